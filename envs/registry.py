@@ -1,0 +1,150 @@
+"""From what a script names, an id or a factory, to the environments of a cell."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from rlinf_async.envs.batched import BatchedCell, BatchedTask
+from rlinf_async.envs.contract import CellEnvs
+from rlinf_async.envs.mujoco_log import log_to_stderr_only
+from rlinf_async.envs.tasks import BATCHED_IDS, batched_task
+from rlinf_async.errors import BadInput, nearest
+from rlinf_async.execution import references
+
+if TYPE_CHECKING:
+    from rlinf_async.envs.gymnasium_adapter import GymnasiumCell
+
+_INSTALL = "pip install 'rlinf_async[mujoco]'"
+
+EnvName = str | dict[str, Any]
+"""A Gymnasium id, or what `references.describe` made of a factory or of a `BatchedTask`."""
+
+
+def make_cell(env: EnvName, count: int, *, first_slot: int = 0) -> CellEnvs:
+    """The `count` environments of one cell.
+
+    `first_slot` is the cell's first number within the run, for error messages. BadInput where the
+    environment is unknown, not installed, cannot be built or has spaces that are not supported.
+    """
+    return _open(env, count, first_slot)
+
+
+def describe_env(env: EnvName) -> dict[str, Any]:
+    """Build one environment and tell, in values that orjson can write, what it is.
+
+    Keys: `spaces` (`Spaces.to_json()`), `path` ("batched" or "gymnasium"), `time_limit` (steps, or
+    None where there is none or it is the environment's own).
+    """
+    cell = _open(env, 1, 0)
+    try:
+        path = "batched" if isinstance(cell, BatchedCell) else "gymnasium"
+        return {"spaces": cell.spaces.to_json(), "path": path, "time_limit": cell.time_limit}
+    finally:
+        cell.close()
+
+
+def _open(env: EnvName, count: int, first_slot: int) -> BatchedCell | GymnasiumCell:
+    if count < 1:
+        raise BadInput("environment", "a cell needs at least one slot", got=count)
+    if isinstance(env, str):
+        if env in BATCHED_IDS:
+            return _batched(batched_task(env), count)
+        return _gymnasium(_id_factory(env), count, env, first_slot)
+    target = references.rebuild(env, where="environment")
+    if isinstance(target, BatchedTask):
+        return _batched(target, count)
+    if not callable(target):
+        raise BadInput(
+            "environment",
+            "it is neither an id nor a factory",
+            expected="a Gymnasium id, a BatchedTask, or a function or class that makes one Env",
+            got=f"a {type(target).__name__}",
+        )
+    function = target.func if isinstance(target, functools.partial) else target
+    return _gymnasium(target, count, getattr(function, "__qualname__", repr(function)), first_slot)
+
+
+def _batched(task: BatchedTask, count: int) -> BatchedCell:
+    try:
+        return BatchedCell(task, count)
+    except ModuleNotFoundError as cause:
+        raise _not_installed(task.name, cause) from cause
+    except (OSError, ValueError) as cause:
+        raise BadInput(
+            f"environment {task.name!r}", f"its model cannot be built: {cause}"
+        ) from cause
+
+
+def _gymnasium(factory: Callable[[], Any], count: int, name: str, first_slot: int) -> GymnasiumCell:
+    try:
+        from rlinf_async.envs.gymnasium_adapter import GymnasiumCell
+    except ModuleNotFoundError as cause:
+        raise _not_installed(name, cause) from cause
+    return GymnasiumCell(factory, count, name=name, first_slot=first_slot)
+
+
+def _id_factory(env_id: str) -> Callable[[], Any]:
+    """A function that makes the environment of a Gymnasium id, which may begin with `module:`."""
+    try:
+        import gymnasium
+    except ModuleNotFoundError as cause:
+        hint = nearest(env_id, BATCHED_IDS)
+        raise _not_installed(env_id, cause, hint) from cause
+    module, _, name = env_id.rpartition(":")
+    if module:
+        _import_registering(module, env_id)
+    if name not in gymnasium.registry:
+        known = {*BATCHED_IDS, *_latest_versions(gymnasium.registry)}
+        raise BadInput(
+            f"environment {env_id!r}",
+            "no environment of this id is registered",
+            fix=nearest(name, known)
+            or "an id that a package registers is written 'module:Name-v0', so that it is imported",
+        )
+    if "mujoco" in str(gymnasium.registry[name].entry_point):
+        _quiet_mujoco(env_id)
+    return functools.partial(_make, gymnasium, name)
+
+
+def _make(gymnasium: Any, name: str) -> Any:
+    try:
+        # Its checker warns where we check and name the slot.
+        return gymnasium.make(name, disable_env_checker=True)
+    except gymnasium.error.DependencyNotInstalled as cause:
+        raise BadInput(f"environment {name!r}", f"a package is missing: {cause}") from cause
+
+
+def _import_registering(module: str, env_id: str) -> None:
+    try:
+        importlib.import_module(module)
+    except Exception as cause:
+        raise BadInput(
+            f"environment {env_id!r}",
+            f"module {module!r} cannot be imported: {type(cause).__name__}: {cause}",
+        ) from cause
+
+
+def _quiet_mujoco(env_id: str) -> None:
+    try:
+        log_to_stderr_only()
+    except ModuleNotFoundError as cause:
+        raise _not_installed(env_id, cause) from cause
+
+
+def _latest_versions(ids: Iterable[str]) -> list[str]:
+    """Of each name only the newest version; older ones are mostly moved or gone."""
+    newest: dict[str, tuple[int, str]] = {}
+    for env_id in ids:
+        found = re.fullmatch(r"(.+)-v(\d+)", env_id)
+        name, version = (found[1], int(found[2])) if found else (env_id, 0)
+        newest[name] = max(newest.get(name, (-1, "")), (version, env_id))
+    return [env_id for _, env_id in newest.values()]
+
+
+def _not_installed(name: str, cause: ModuleNotFoundError, hint: str = "") -> BadInput:
+    fix = f"{_INSTALL}; {hint}" if hint else _INSTALL
+    return BadInput(f"environment {name!r}", f"module {cause.name!r} is not installed", fix=fix)

@@ -1,0 +1,27 @@
+"""One seed for each episode, and the generator that it stands for."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+Stream = Literal["train", "evaluate"]
+_STREAMS: dict[str, int] = {"train": 0, "evaluate": 1}
+
+
+def episode_seed(run_seed: int, slot: int, episode: int, *, stream: Stream = "train") -> int:
+    """The seed of one episode: 64 bits, a function of the arguments alone.
+
+    `slot` is the number within the run, so seeds do not depend on cells or workers. The lowest bit
+    is the stream: a training seed can never equal an evaluation seed.
+    """
+    word = _STREAMS[stream]
+    entropy = (run_seed, slot, episode, word) if word else (run_seed, slot, episode)
+    drawn = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
+    return drawn & ~1 | word
+
+
+def episode_generator(seed: int) -> np.random.Generator:
+    """The generator that `gymnasium.Env.reset(seed=seed)` makes."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))

@@ -1,0 +1,88 @@
+"""PPO's loss and its derivatives by log-prob and value, by hand, in numpy.
+
+N entries of one mini-batch, all arrays float32 [N]. The loss is that of `losses.PPOLoss`; the torch
+version in `losses_torch` is what its derivatives are tested against.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rlinf_async.algorithms.losses import PPOLoss
+
+Float32 = npt.NDArray[np.float32]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Parts:
+    """Means over the mini-batch, in the order in which metrics are summed."""
+
+    policy_loss: float
+    value_loss: float
+    approx_kl: float
+    clip_fraction: float
+    value_clip_fraction: float
+
+
+def policy_part(
+    loss: PPOLoss,
+    logp: Float32,
+    logp_base: Float32,
+    advantage: Float32,
+    weight: Float32 | None,
+) -> tuple[Float32, tuple[float, float, float]]:
+    """Derivative of the policy's loss by `logp`, and loss, approximate KL and clip fraction."""
+    count = len(logp)
+    log_ratio = logp - logp_base
+    flat = None
+    if loss.log_ratio_clamp is not None:
+        flat = np.abs(log_ratio) > loss.log_ratio_clamp
+        np.clip(log_ratio, -loss.log_ratio_clamp, loss.log_ratio_clamp, out=log_ratio)
+    ratio = np.exp(log_ratio)
+    gain = advantage * ratio
+    clipped: Bools | None = None
+    terms = np.negative(gain)
+    if loss.clip is not None:
+        # Outside the trust region on the side that the advantage pushes to, the slope is 0.
+        bound = np.where(advantage > 0, np.float32(loss.high), np.float32(loss.low))
+        clipped = (ratio - bound) * advantage > 0
+        terms = np.where(clipped, -advantage * bound, terms)
+    slope = np.negative(gain) if clipped is None else np.where(clipped, np.float32(0.0), -gain)
+    if loss.dual_clip is not None:
+        limit = np.float32(-loss.dual_clip) * advantage
+        above = (advantage < 0) & (terms > limit)
+        terms = np.where(above, limit, terms)
+        slope[above] = 0.0
+    if flat is not None:
+        slope[flat] = 0.0
+    if weight is not None:
+        terms, slope = terms * weight, slope * weight
+    slope *= np.float32(1.0 / count)
+    kl = float((ratio - np.float32(1.0) - log_ratio).sum()) / count
+    fraction = 0.0 if clipped is None else int(np.count_nonzero(clipped)) / count
+    return slope, (float(terms.sum()) / count, kl, fraction)
+
+
+def value_part(
+    loss: PPOLoss, value: Float32, value_old: Float32, returns: Float32
+) -> tuple[Float32, float, float]:
+    """Derivative by `value` of value_weight times the value loss; that loss; its clip fraction."""
+    count = len(value)
+    error = value - returns
+    terms, slope, fraction = np.square(error), error, 0.0
+    if loss.value_clip is not None:
+        moved = value - value_old
+        far = np.abs(moved) > loss.value_clip
+        near_error = value_old + np.clip(moved, -loss.value_clip, loss.value_clip) - returns
+        near_terms = np.square(near_error)
+        worse = near_terms > terms
+        # Where the clipped value is the worse one and is clipped, it does not move with V.
+        slope = np.where(worse, np.where(far, np.float32(0.0), near_error), error)
+        terms = np.maximum(terms, near_terms)
+        fraction = int(np.count_nonzero(far)) / count
+    scale = np.float32(2.0 * loss.value_weight / count)
+    return slope * scale, float(terms.sum()) / count, fraction

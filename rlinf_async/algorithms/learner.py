@@ -1,0 +1,283 @@
+"""What every learner can do, and which one a configuration gets.
+
+The choice depends on the configuration alone, never on a plan or a machine, so that a run gives the
+same numbers wherever its parts are placed. Metrics of `update`, floats, means over all mini-batches
+of all epochs where not said otherwise:
+
+    policy_loss, value_loss, entropy, approx_kl, clip_fraction, grad_norm
+    value_clip_fraction     only with a value clip
+    learning_rate           of this update
+    explained_variance      1 - var(return - value) / var(return) of the acting version's values
+    skipped_steps           steps of this update left out for a non-finite loss or gradient
+    first_log_ratio_max     largest |log-ratio| before the first step, over entries of this version;
+                            absent where there are none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rlinf_async.algorithms.advantages import Gae, VTrace
+from rlinf_async.algorithms.batching import Preparation
+from rlinf_async.algorithms.losses import PPOLoss
+from rlinf_async.algorithms.normalizers import Statistics
+from rlinf_async.algorithms.optimizers import Adam
+from rlinf_async.errors import BadInput, EngineError
+from rlinf_async.execution.spaces import Spaces
+
+Array = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
+Loss = PPOLoss | Callable[..., Any]
+Advantages = Gae | VTrace
+Lag = Literal["exact", "free"]
+
+NON_FINITE_LIMIT = 10
+"""The run stops after this many optimizer steps in a row whose loss or gradient was not finite."""
+
+
+class Learner(Protocol):
+    """Holds a policy's parameters and an optimizer's state, and turns a batch into an update."""
+
+    name: str
+    """`fused` or `torch`."""
+    reason: str
+    """Why this one, for the log."""
+
+    @property
+    def parameters(self) -> Float32:
+        """The live flat vector [P]; it changes with `update`."""
+        ...
+
+    def load(self, parameters: Float32) -> None:
+        """Copy [P] in. The optimizer's state is left as it is."""
+        ...
+
+    def update(
+        self,
+        batch: Mapping[str, Array],
+        *,
+        statistics: Statistics,
+        scales: Mapping[int, float],
+        version: int,
+        seed: int,
+    ) -> dict[str, float]:
+        """One iteration on batch n = `version`: advantages, epochs of mini-batches, metrics.
+
+        Args:
+            batch: segment fields side by side in cell order (see `batching.Preparation`).
+            statistics: version n's, frozen over all epochs.
+            scales: reward scale of each version that acted.
+            seed: of the run; the order of entries follows from it, the version and the epoch.
+
+        Raises EngineError after `NON_FINITE_LIMIT` steps in a row that were not finite.
+        """
+        ...
+
+    def state(self) -> dict[str, Array]:
+        """The optimizer's state, by copy, for a checkpoint."""
+        ...
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """The inverse of `state`."""
+        ...
+
+
+class NonFiniteGuard:
+    """Counts optimizer steps that were skipped because a loss or gradient was not finite."""
+
+    def __init__(self) -> None:
+        self.in_a_row = 0
+        self.skipped = 0
+        """Over the learner's life."""
+        self.minibatch: dict[str, Array] | None = None
+        """Copy of the first offending mini-batch of the present row of them."""
+
+    def skip(self, minibatch: Callable[[], dict[str, Array]]) -> None:
+        """Count one skipped step; EngineError if it is one too many."""
+        if self.in_a_row == 0:
+            self.minibatch = minibatch()
+        self.in_a_row += 1
+        self.skipped += 1
+        if self.in_a_row >= NON_FINITE_LIMIT:
+            error = EngineError(
+                f"the loss or its gradient was not finite in {self.in_a_row} optimizer steps in a "
+                "row; look for NaN in observations and rewards, or lower the learning rate"
+            )
+            error.add_note(_describe_non_finite(self.minibatch or {}))
+            raise error
+
+    def step(self) -> None:
+        """A step was taken: the row of skipped ones, if any, is over."""
+        self.in_a_row = 0
+
+
+def make_learner(
+    policy: Any,
+    spaces: Spaces,
+    *,
+    loss: Loss,
+    optimizer: Adam,
+    advantages: Advantages,
+    epochs: int,
+    minibatch: int,
+    normalize: bool,
+    iterations: int,
+    max_lag: int = 0,
+    lag: Lag = "exact",
+    shards: int = 1,
+) -> Learner:
+    """The learner for a configuration: `fused` for built-in policies and losses, else `torch`.
+
+    Args:
+        policy: a built-in record, or a torch module with `evaluate` and `value`.
+        loss: a `PPOLoss`, or a named function `(module, minibatch) -> (loss, metrics)`.
+        minibatch: entries of one optimizer step.
+        iterations: of the whole run, for schedules.
+        shards: parts in which a mini-batch's gradient is computed, added in order; part of the
+            configuration because it changes the last bits.
+
+    Raises BadInput for a combination that cannot be right.
+    """
+    check_training(
+        loss=loss,
+        optimizer=optimizer,
+        advantages=advantages,
+        epochs=epochs,
+        minibatch=minibatch,
+        iterations=iterations,
+        max_lag=max_lag,
+        lag=lag,
+        shards=shards,
+    )
+    arguments = {
+        "loss": loss,
+        "optimizer": optimizer,
+        "advantages": advantages,
+        "epochs": epochs,
+        "minibatch": minibatch,
+        "normalize": normalize,
+        "iterations": iterations,
+    }
+    return _make(policy, spaces, why_not_fused(policy, loss, shards=shards), shards, arguments)
+
+
+def preparation(
+    loss: Loss, advantages: Advantages, *, normalized: bool, joined: bool
+) -> Preparation:
+    """How batches become entries under this configuration."""
+    decoupled = None
+    if isinstance(loss, PPOLoss) and loss.correction == "decoupled":
+        decoupled = (loss.weight_cap, loss.cap)
+    return Preparation(
+        advantages=advantages, normalized=normalized, joined=joined, decoupled=decoupled
+    )
+
+
+def why_not_fused(policy: Any, loss: Loss, *, shards: int = 1) -> str | None:
+    """The first reason why the fused learner does not apply, or None."""
+    if not hasattr(policy, "to_kernel"):
+        return f"{type(policy).__name__} is no built-in policy"
+    if not isinstance(loss, PPOLoss):
+        return f"{getattr(loss, '__name__', loss)} is no built-in loss"
+    if shards != 1:
+        return f"the gradient is computed in {shards} shards"
+    return None
+
+
+def check_training(
+    *,
+    loss: Any,
+    optimizer: Any,
+    advantages: Any,
+    epochs: int,
+    minibatch: int,
+    iterations: int,
+    max_lag: int = 0,
+    lag: str = "exact",
+    shards: int = 1,
+) -> None:
+    """BadInput for a training configuration that cannot be right; needs no policy and no torch."""
+    who = "train"
+    counts = {
+        "epochs": epochs,
+        "minibatch": minibatch,
+        "iterations": iterations,
+        "shards": shards,
+    }
+    for name, count in counts.items():
+        if count < 1:
+            raise BadInput(who, name, expected=">= 1", got=count)
+    if shards > minibatch:
+        raise BadInput(who, "more shards than entries", expected=f"<= {minibatch}", got=shards)
+    if not isinstance(optimizer, Adam):
+        raise BadInput(who, "optimizer", expected="Adam(...)", got=repr(optimizer))
+    if not isinstance(advantages, Gae | VTrace):
+        raise BadInput(who, "advantages", expected="gae(...) or vtrace(...)", got=repr(advantages))
+    if not isinstance(loss, PPOLoss) and not callable(loss):
+        raise BadInput(who, "loss", expected="PPOLoss(...) or a named function", got=repr(loss))
+    _check_lag(loss, advantages, max_lag, lag)
+
+
+def explained_variance(value: Float32, returns: Float32) -> float:
+    """1 - var(return - value) / var(return), 0 where the returns are all equal."""
+    spread = float(np.var(returns, dtype=np.float64))
+    if spread == 0.0:
+        return 0.0
+    return 1.0 - float(np.var(returns - value, dtype=np.float64)) / spread
+
+
+def _make(
+    policy: Any, spaces: Spaces, obstacle: str | None, shards: int, arguments: dict[str, Any]
+) -> Learner:
+    learner: Learner
+    if obstacle is None:
+        from rlinf_async.algorithms.fused_learner import FusedLearner
+
+        learner = FusedLearner(policy, spaces, **arguments)
+        learner.reason = f"{type(policy).__name__} and PPOLoss have analytic gradients"
+    else:
+        from rlinf_async.algorithms.torch_learner import TorchLearner
+
+        learner = TorchLearner(policy, shards=shards, **arguments)
+        learner.reason = obstacle
+    return learner
+
+
+def _check_lag(loss: Any, advantages: Advantages, max_lag: int, lag: str) -> None:
+    who = "train"
+    if max_lag < 0:
+        raise BadInput(who, "max_lag", expected=">= 0", got=max_lag)
+    if lag not in ("exact", "free"):
+        raise BadInput(who, "lag", expected="'exact' or 'free'", got=repr(lag))
+    decoupled = isinstance(loss, PPOLoss) and loss.correction == "decoupled"
+    if decoupled and isinstance(advantages, VTrace):
+        raise BadInput(
+            who,
+            "V-trace and the decoupled loss both correct for the same lag",
+            fix="use vtrace(...) without correction, or gae(...) with it",
+        )
+    corrected = decoupled or isinstance(advantages, VTrace)
+    if max_lag == 0 or corrected:
+        return
+    fix = "give PPOLoss(correction='decoupled') or advantages=vtrace(...)"
+    if lag == "free":
+        raise BadInput(who, f"free lag with max_lag={max_lag} needs a correction", fix=fix)
+    if isinstance(loss, PPOLoss) and loss.clip is None:
+        raise BadInput(
+            who,
+            f"an unclipped loss on data that is {max_lag} versions old",
+            fix=f"{fix}, or a clip",
+        )
+
+
+def _describe_non_finite(minibatch: Mapping[str, Array]) -> str:
+    found = [
+        f"{name}: {int(np.count_nonzero(~np.isfinite(values)))} of {values.size} not finite"
+        for name, values in minibatch.items()
+        if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all()
+    ]
+    return "first such mini-batch: " + ("; ".join(found) or "all its entries are finite")

@@ -1,0 +1,355 @@
+"""The learner for any torch policy and any loss, trimmed for small nets.
+
+Most of a small step's time is dispatch, so all parameters and all gradients are views of one flat
+tensor each (one clip, one Adam for all of them), entries are gathered once an epoch into buffers
+made once, and mini-batches are slices of those.
+
+A loss of the user's own is a named function `loss(module, minibatch) -> (loss, metrics)`: `module`
+is the policy, `loss` a scalar with gradient that is a mean over the entries, `metrics` a mapping to
+scalars. `minibatch` maps names to tensors over N entries:
+
+    obs/<name>      [N, *shape] as the policy sees it (`observation_of` strips the prefix)
+    action          [N, *shape]
+    logp            [N], of the version that acted
+    logp_base, value, return      [N], as in `batching.Prepared`
+    advantage, advantage_normalized   [N], raw and normalised over the whole batch
+    version         [N] int64, the version that acted
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from rlinf_async.algorithms.advantages import normalized
+from rlinf_async.algorithms.batching import Prepared, even_parts, minibatches, permutation
+from rlinf_async.algorithms.learner import (
+    Advantages,
+    Loss,
+    NonFiniteGuard,
+    explained_variance,
+    preparation,
+)
+from rlinf_async.algorithms.losses import PPOLoss
+from rlinf_async.algorithms.losses_torch import ppo_loss
+from rlinf_async.algorithms.normalizers import Statistics
+from rlinf_async.algorithms.optimizers import Adam
+from rlinf_async.algorithms.self_check import first_log_ratio
+from rlinf_async.errors import BadInput
+from rlinf_async.models.modules import as_module, flatten, policy_calls
+
+Array = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
+Minibatch = dict[str, Tensor]
+
+_OBSERVATION = "obs/"
+
+
+class TorchLearner:
+    """Trains any torch policy; see `Learner` and the module."""
+
+    name = "torch"
+
+    def __init__(
+        self,
+        policy: Any,
+        *,
+        loss: Loss,
+        optimizer: Adam,
+        advantages: Advantages,
+        epochs: int,
+        minibatch: int,
+        normalize: bool,
+        iterations: int,
+        shards: int = 1,
+    ) -> None:
+        self.reason = ""
+        self.module: nn.Module = as_module(policy)
+        flat, gradient = flatten(self.module, gradient=True)
+        assert gradient is not None, "asked for"
+        self._flat = flat
+        self._adam = FlatAdam(optimizer, flat, gradient)
+        self._loss, self._optimizer = loss, optimizer
+        self._epochs, self._minibatch = epochs, minibatch
+        self._iterations, self._shards = iterations, shards
+        self._prepare = preparation(loss, advantages, normalized=normalize, joined=False)
+        self._evaluator = ModuleEvaluator(self.module, rows=minibatch)
+        self._guard = NonFiniteGuard()
+        self._buffers: Minibatch = {}
+
+    @property
+    def parameters(self) -> Float32:
+        """The live flat vector [P]."""
+        live: Float32 = self._flat.numpy()
+        return live
+
+    def load(self, parameters: Float32) -> None:
+        """Copy [P] in; BadInput if it is of another size."""
+        if parameters.shape != self.parameters.shape:
+            raise BadInput(
+                type(self.module).__name__,
+                "parameters of another shape",
+                expected=list(self.parameters.shape),
+                got=list(parameters.shape),
+            )
+        np.copyto(self.parameters, parameters)
+
+    def state(self) -> dict[str, Array]:
+        """Adam's moments [P] and its step count [1], by copy."""
+        return self._adam.state()
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """The inverse of `state`."""
+        self._adam.restore(state)
+
+    def update(
+        self,
+        batch: Mapping[str, Array],
+        *,
+        statistics: Statistics,
+        scales: Mapping[int, float],
+        version: int,
+        seed: int,
+    ) -> dict[str, float]:
+        """One iteration; see `Learner.update`."""
+        prepared = self._prepare(
+            batch,
+            statistics=statistics,
+            scales=scales,
+            version=version,
+            evaluator=self._evaluator,
+        )
+        entries = self._entries(prepared)
+        self._adam.rate = self._optimizer.rate(version / self._iterations)
+        sums = _Sums()
+        skipped_before = self._guard.skipped
+        first = True
+        for epoch in range(self._epochs):
+            order = permutation(len(prepared), seed=seed, version=version, epoch=epoch)
+            shuffled = self._shuffle(entries, order)
+            for at in minibatches(len(prepared), self._minibatch):
+                part = {name: rows[at] for name, rows in shuffled.items()}
+                self._normalize_minibatch(part)
+                if first:
+                    sums.extra.update(self._self_check(part, version))
+                    first = False
+                self._step(part, sums)
+        metrics = sums.means()
+        metrics["learning_rate"] = self._adam.rate
+        metrics["explained_variance"] = explained_variance(prepared.value_old, prepared.returns)
+        metrics["skipped_steps"] = float(self._guard.skipped - skipped_before)
+        return metrics
+
+    def _entries(self, prepared: Prepared) -> dict[str, Array]:
+        """The arrays [N, ...] that an epoch shuffles, by their name in a mini-batch."""
+        entries = {_OBSERVATION + name: rows for name, rows in prepared.observations.items()}
+        entries |= {
+            "action": prepared.action,
+            "logp": prepared.logp_old,
+            "logp_base": prepared.logp_base,
+            "value": prepared.value_old,
+            "advantage": prepared.advantage,
+            "return": prepared.returns,
+            "version": prepared.version,
+        }
+        if isinstance(self._loss, PPOLoss):
+            if self._loss.normalize_advantages == "batch":
+                entries["advantage"] = normalized(prepared.advantage)
+            if prepared.weight is not None:
+                entries["weight"] = prepared.weight
+        else:
+            entries["advantage_normalized"] = normalized(prepared.advantage)
+        return entries
+
+    def _shuffle(self, entries: dict[str, Array], order: npt.NDArray[np.int64]) -> Minibatch:
+        """The entries in this order, in buffers that the next call overwrites."""
+        shuffled: Minibatch = {}
+        for name, rows in entries.items():
+            buffer = self._buffers.get(name)
+            if buffer is None or buffer.shape != rows.shape:
+                buffer = torch.from_numpy(np.empty(rows.shape, dtype=rows.dtype))
+                self._buffers[name] = buffer
+            # `clip` lets numpy write straight into `out`; the order has no index out of range.
+            np.take(rows, order, axis=0, out=buffer.numpy(), mode="clip")
+            shuffled[name] = buffer
+        return shuffled
+
+    def _normalize_minibatch(self, part: Minibatch) -> None:
+        if isinstance(self._loss, PPOLoss) and self._loss.normalize_advantages == "minibatch":
+            part["advantage"] = torch.from_numpy(normalized(part["advantage"].numpy()))
+
+    def _self_check(self, part: Minibatch, version: int) -> dict[str, float]:
+        """The log-ratio of entries of this version must be 0 before the first step."""
+        now = self._evaluator.logp(
+            {name: rows.numpy() for name, rows in observation_of(part).items()},
+            part["action"].numpy(),
+        )
+        return first_log_ratio(
+            now, part["logp"].numpy(), part["version"].numpy() == version, version
+        )
+
+    def _step(self, part: Minibatch, sums: _Sums) -> None:
+        """One optimizer step, or none where the loss or its gradient is not finite."""
+        count = len(part["logp"])
+        self._adam.gradient.zero_()
+        totals: list[dict[str, Tensor]] = []
+        finite = True
+        for at in even_parts(count, self._shards):
+            shard = part if self._shards == 1 else {n: rows[at] for n, rows in part.items()}
+            loss, parts = self._loss_of(shard, count)
+            # Gradients of the shards are added one after the other into the same tensor.
+            loss.backward()  # type: ignore[no-untyped-call]
+            finite = finite and bool(torch.isfinite(loss.detach()))
+            totals.append(parts)
+        norm = self._adam.norm()
+        if not (finite and np.isfinite(norm)):
+            self._guard.skip(lambda: {name: rows.numpy().copy() for name, rows in part.items()})
+            return
+        self._guard.step()
+        self._adam.step(norm)
+        sums.add(totals, norm)
+
+    def _loss_of(self, shard: Minibatch, count: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The shard's part of the loss over `count` entries, and of the metrics."""
+        if not isinstance(self._loss, PPOLoss):
+            loss, parts = self._loss(self.module, shard)
+            _check_loss(self._loss, loss)
+            share = len(shard["logp"]) / count
+            return loss * share, {name: torch.as_tensor(m) * share for name, m in parts.items()}
+        logp, entropy, value = policy_calls(self.module).evaluate(
+            observation_of(shard), shard["action"]
+        )
+        return ppo_loss(
+            self._loss,
+            logp=logp,
+            entropy=entropy,
+            value=value,
+            logp_base=shard["logp_base"],
+            value_old=shard["value"],
+            advantage=shard["advantage"],
+            returns=shard["return"],
+            weight=shard.get("weight"),
+            denominator=count,
+        )
+
+
+class ModuleEvaluator:
+    """A module's log-probs and values without gradient, in calls of at most `rows` rows."""
+
+    def __init__(self, module: nn.Module, *, rows: int) -> None:
+        self._module, self._rows = policy_calls(module), rows
+
+    def logp(self, observations: Mapping[str, Array], action: Array) -> Float32:
+        """Log-probs [M] of `action`."""
+        result = np.empty(len(action), dtype=np.float32)
+        with torch.no_grad():
+            for at in self._slices(len(action)):
+                part = {name: torch.from_numpy(rows[at]) for name, rows in observations.items()}
+                logp, _, _ = self._module.evaluate(part, torch.from_numpy(action[at]))
+                result[at] = logp.numpy()
+        return result
+
+    def value(self, observations: Mapping[str, Array]) -> Float32:
+        """Values [M]."""
+        result = np.empty(len(next(iter(observations.values()))), dtype=np.float32)
+        with torch.no_grad():
+            for at in self._slices(len(result)):
+                part = {name: torch.from_numpy(rows[at]) for name, rows in observations.items()}
+                result[at] = self._module.value(part).numpy()
+        return result
+
+    def _slices(self, count: int) -> list[slice]:
+        return [slice(start, start + self._rows) for start in range(0, count, self._rows)]
+
+
+class FlatAdam:
+    """Gradient clipping and Adam on one flat vector, in place."""
+
+    def __init__(self, record: Adam, parameters: Tensor, gradient: Tensor) -> None:
+        self.parameters, self.gradient = parameters, gradient
+        self.rate = record.rate(0.0)
+        self._record = record
+        self._mean, self._square = torch.zeros_like(parameters), torch.zeros_like(parameters)
+        self._scratch = torch.empty_like(parameters)
+        self._steps = 0
+
+    def norm(self) -> float:
+        """The Euclidean norm of the gradient."""
+        return float(torch.linalg.vector_norm(self.gradient))
+
+    def step(self, norm: float) -> None:
+        """Scale the gradient down to the allowed norm if need be, and take one step."""
+        record = self._record
+        first, second = record.betas
+        if record.max_grad_norm is not None and norm > record.max_grad_norm:
+            self.gradient.mul_(record.max_grad_norm / (norm + 1e-6))
+        self._steps += 1
+        self._mean.lerp_(self.gradient, 1.0 - first)
+        self._square.mul_(second).addcmul_(self.gradient, self.gradient, value=1.0 - second)
+        torch.sqrt(self._square, out=self._scratch)
+        self._scratch.div_((1.0 - second**self._steps) ** 0.5).add_(record.eps)
+        scale = self.rate / (1.0 - first**self._steps)
+        self.parameters.addcdiv_(self._mean, self._scratch, value=-scale)
+
+    def state(self) -> dict[str, Array]:
+        """Moments [P] float32 and steps [1] int64, by copy."""
+        return {
+            "adam/mean": self._mean.numpy().copy(),
+            "adam/square": self._square.numpy().copy(),
+            "adam/steps": np.array([self._steps], dtype=np.int64),
+        }
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """The inverse of `state`."""
+        np.copyto(self._mean.numpy(), state["adam/mean"])
+        np.copyto(self._square.numpy(), state["adam/square"])
+        self._steps = int(state["adam/steps"][0])
+
+
+class _Sums:
+    """Sums of metrics over optimizer steps; kept as tensors, read once an update."""
+
+    def __init__(self) -> None:
+        self.extra: dict[str, float] = {}
+        self._names: list[str] = []
+        self._total: Tensor | None = None
+        self._norm = 0.0
+        self._steps = 0
+
+    def add(self, shards: list[dict[str, Tensor]], norm: float) -> None:
+        self._norm += norm
+        self._steps += 1
+        for parts in shards:
+            values = torch.stack([part.detach().float() for part in parts.values()])
+            if self._total is None:
+                self._names, self._total = list(parts), values.double()
+            else:
+                self._total += values
+
+    def means(self) -> dict[str, float]:
+        """By name; only `extra` where every step was skipped."""
+        if self._total is None:
+            return dict(self.extra)
+        means = dict(zip(self._names, (self._total / self._steps).tolist(), strict=True))
+        return {**means, "grad_norm": self._norm / self._steps, **self.extra}
+
+
+def observation_of(minibatch: Minibatch) -> Minibatch:
+    """The observations of a mini-batch by their own names, as policies take them."""
+    start = len(_OBSERVATION)
+    return {n[start:]: rows for n, rows in minibatch.items() if n.startswith(_OBSERVATION)}
+
+
+def _check_loss(function: Any, loss: Any) -> None:
+    if not (isinstance(loss, Tensor) and loss.ndim == 0 and loss.requires_grad):
+        raise BadInput(
+            getattr(function, "__name__", "loss"),
+            "returned no loss",
+            expected="a tensor without axes that depends on the policy's parameters, and metrics",
+            got=f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__,
+        )

@@ -1,0 +1,1 @@
+"""Messages, links and shared rows between processes."""

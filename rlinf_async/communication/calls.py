@@ -1,0 +1,163 @@
+"""Calls over a link: each ends in exactly one of result, error, timeout."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from rlinf_async.communication.deadlines import gave_up
+from rlinf_async.communication.link import Frames
+from rlinf_async.communication.messages import Call, Failure, Message, Reply
+from rlinf_async.errors import EngineError, WorkerFailed
+
+Result: TypeAlias = tuple[Any, list[memoryview]]
+BuildError: TypeAlias = Callable[[str, Call, Failure], Exception]
+
+
+class CanSend(Protocol):
+    """Either end of a link."""
+
+    def send(self, peer: str, message: Message, frames: Frames = ()) -> None:
+        """Queue a message; PeerGone if the peer is not connected."""
+        ...
+
+
+class TooManyCalls(EngineError):
+    """More calls are outstanding to one peer than the bound allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    peer: str
+    call: Call
+    result: asyncio.Future[Result]
+
+
+class Caller:
+    """Calls to the workers behind one link, completed by the link's reader.
+
+    Args:
+        link: where calls are sent; its `receive` must pass Reply and Failure to `complete`.
+        max_pending: the bound on outstanding calls to one peer, and so on what a link queues.
+        build_error: makes the exception of a Failure from (peer, call, failure); by default
+            WorkerFailed without a stage.
+    """
+
+    def __init__(
+        self,
+        link: CanSend,
+        *,
+        max_pending: int = 4096,
+        build_error: BuildError | None = None,
+    ) -> None:
+        self._link = link
+        self._loop = asyncio.get_running_loop()
+        self._max_pending = max_pending
+        self._build_error = build_error or _worker_failed
+        self._pending: dict[int, _Pending] = {}
+        self._pending_of: dict[str, int] = {}
+        self._next_id = 1
+        self.late_replies = 0
+        """Answers that came after their call had timed out, was cancelled or failed."""
+
+    async def call(
+        self,
+        peer: str,
+        worker: str,
+        method: str,
+        arguments: dict[str, Any],
+        *,
+        frames: Frames = (),
+        deadline_s: float,
+        waiting_for: str = "",
+    ) -> Result:
+        """Run `worker.method(**arguments)` at `peer`; returns (value, frames).
+
+        A cancelled call stops waiting; its answer is then counted as late.
+
+        Raises:
+            WorkerFailed (or what `build_error` makes): the method raised.
+            PeerTimeout: no answer within `deadline_s` seconds.
+            PeerGone: the peer is not connected.
+            TooManyCalls: `max_pending` calls to this peer are unanswered.
+        """
+        call = Call(call_id=self._next_id, worker=worker, method=method, arguments=arguments)
+        pending = self._register(peer, call)
+        try:
+            self._link.send(peer, call, frames)
+            what = f"{peer} to run {worker}.{method}"
+            timer = self._loop.call_later(
+                deadline_s,
+                self._expire,
+                pending,
+                deadline_s,
+                f"{what} ({waiting_for})" if waiting_for else what,
+            )
+            try:
+                return await pending.result
+            finally:
+                timer.cancel()
+        finally:
+            self._drop(pending)
+
+    def complete(self, peer: str, message: Message, frames: list[memoryview]) -> bool:
+        """Take in a Reply or Failure; False if `message` is neither."""
+        if not isinstance(message, Reply | Failure):
+            return False
+        pending = self._pending.get(message.call_id)
+        if pending is None or pending.peer != peer or pending.result.done():
+            self.late_replies += 1
+        elif isinstance(message, Reply):
+            pending.result.set_result((message.value, frames))
+        else:
+            pending.result.set_exception(self._build_error(peer, pending.call, message))
+        return True
+
+    def fail_peer(self, peer: str, error: Exception) -> int:
+        """End every outstanding call to `peer` with `error`; returns how many there were."""
+        waiting = [each for each in self._pending.values() if each.peer == peer]
+        for each in waiting:
+            if not each.result.done():
+                each.result.set_exception(error)
+        return len(waiting)
+
+    def pending_calls(self, peer: str) -> tuple[Call, ...]:
+        """The unanswered calls to `peer`, oldest first."""
+        return tuple(each.call for each in self._pending.values() if each.peer == peer)
+
+    def _register(self, peer: str, call: Call) -> _Pending:
+        count = self._pending_of.get(peer, 0)
+        if count >= self._max_pending:
+            raise TooManyCalls(
+                f"{count} calls to {peer} are unanswered, the bound is {self._max_pending}"
+            )
+        self._next_id += 1
+        self._pending_of[peer] = count + 1
+        pending = _Pending(peer, call, self._loop.create_future())
+        self._pending[call.call_id] = pending
+        return pending
+
+    def _drop(self, pending: _Pending) -> None:
+        del self._pending[pending.call.call_id]
+        left = self._pending_of[pending.peer] - 1
+        if left:
+            self._pending_of[pending.peer] = left
+        else:
+            del self._pending_of[pending.peer]
+
+    def _expire(self, pending: _Pending, limit_s: float, waiting_for: str) -> None:
+        if not pending.result.done():
+            pending.result.set_exception(gave_up(limit_s, waiting_for))
+
+
+def _worker_failed(peer: str, call: Call, failure: Failure) -> Exception:
+    return WorkerFailed(
+        call.worker,
+        stage="",
+        command=call.method,
+        kind=failure.kind,
+        message=failure.message,
+        traceback=failure.traceback,
+    )

@@ -1,0 +1,324 @@
+"""Hosts as the controller sees them: something that performs calls and can end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlinf_async.communication.calls import Caller
+from rlinf_async.communication.deadlines import deadline
+from rlinf_async.communication.link import Router
+from rlinf_async.communication.messages import Call, Failure, Heartbeat, Hello, Message, Note
+from rlinf_async.communication.pool import RowPool
+from rlinf_async.communication.runtime_folder import RuntimeFolder
+from rlinf_async.errors import BadInput, EngineError, PeerTimeout, WorkerFailed, WorkerLost
+from rlinf_async.execution.host_core import HostCore
+from rlinf_async.execution.logs import get_logger
+from rlinf_async.hardware.process import HostProcess
+from rlinf_async.tracing.recorder import Recorder
+
+START_DEADLINE_S = 60.0
+LEAVE_BUDGET_S = 2.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+ROLES = ("render", "rollout", "train")
+SILENT_LIMIT_S = 30.0
+"""A host whose loop sends no heartbeat for so long is lost; a busy worker does not stop them."""
+
+
+class Host(Protocol):
+    """Runs workers; the only way in which the controller reaches them."""
+
+    name: str
+
+    async def call(
+        self, worker: str, method: str, arguments: dict[str, Any], *, deadline_s: float
+    ) -> Any:
+        """Run a worker's method and return its plain value."""
+        ...
+
+    async def map_pool(self, pool: RowPool) -> None:
+        """Make a pool's rows visible to the host's workers."""
+        ...
+
+    def doing(self) -> str:
+        """What the host does now, in words."""
+        ...
+
+    def cpu_s(self) -> float:
+        """CPU seconds of a process of its own so far; 0 for one that shares the controller's."""
+        ...
+
+    async def close(self) -> None:
+        """End the host; bounded in time, never raises for a host that is already gone."""
+        ...
+
+
+class LocalHost:
+    """All workers in the controller's process, on one work thread (serial mode)."""
+
+    def __init__(self, name: str, recorder: Recorder) -> None:
+        self.name = name
+        self._core = HostCore(name, recorder=recorder, remote=_no_remote)
+        self.recorder = recorder
+
+    async def call(
+        self, worker: str, method: str, arguments: dict[str, Any], *, deadline_s: float
+    ) -> Any:
+        """Run the method on the work thread; a debugger may hold it, so there is no deadline."""
+        try:
+            return await self._core.perform(worker, method, arguments)
+        except (EngineError, BadInput):
+            raise
+        except Exception as cause:
+            failure = Failure.of(0, cause)
+            raise _worker_failed(self.name, worker, method, failure) from cause
+
+    async def map_pool(self, pool: RowPool) -> None:
+        """The pool is in this process already."""
+        self._core.adopt_pool(pool)
+
+    def doing(self) -> str:
+        """The current command and its age."""
+        return f"{self._core.command} {self._core.command_age_s():.1f} s"
+
+    def cpu_s(self) -> float:
+        """Nothing of its own."""
+        return 0.0
+
+    async def close(self) -> None:
+        """Close the workers if the thread is free in time."""
+        try:
+            async with deadline(LEAVE_BUDGET_S, waiting_for="the work thread to end"):
+                await self._core.close(LEAVE_BUDGET_S)
+        except Exception as late:
+            get_logger().warning("host_close_failed", host=self.name, error=repr(late))
+
+
+class ProcessHost:
+    """A spawned process behind a link. Owned by `Cluster`, which routes its messages here."""
+
+    def __init__(self, process: HostProcess, router: Router, caller: Caller, stage: str) -> None:
+        self.name = process.name
+        self.process = process
+        self.stage = stage
+        self.said_hello = asyncio.Event()
+        self.heartbeat: Heartbeat | None = None
+        self.heard_s = time.monotonic()
+        self.lost: WorkerLost | None = None
+        self._router, self._caller = router, caller
+
+    async def call(
+        self, worker: str, method: str, arguments: dict[str, Any], *, deadline_s: float
+    ) -> Any:
+        """Run the method in the process; on expiry the error carries the process's stacks."""
+        if self.lost is not None:
+            raise self.lost
+        try:
+            value, _ = await self._caller.call(
+                self.name, worker, method, arguments, deadline_s=deadline_s
+            )
+        except PeerTimeout as expired:
+            raise await self._explain(expired) from None
+        return value
+
+    async def map_pool(self, pool: RowPool) -> None:
+        """Attach the pool in the process."""
+        arguments = {"descriptor": pool.descriptor.to_json()}
+        await self.call("host", "map_pool", arguments, deadline_s=START_DEADLINE_S)
+
+    def doing(self) -> str:
+        """The last heartbeat's command and its age."""
+        if self.heartbeat is None:
+            return "starting"
+        return f"{self.heartbeat.command} {self.heartbeat.command_age_s:.1f} s"
+
+    def cpu_s(self) -> float:
+        """User and system seconds of the process, from /proc."""
+        return process_cpu_s(self.process.pid)
+
+    def last_command(self) -> str:
+        """The oldest unanswered call, or what the last heartbeat said."""
+        pending = self._caller.pending_calls(self.name)
+        if pending:
+            return _words(pending[0])
+        return self.heartbeat.command if self.heartbeat is not None else "start-up"
+
+    def current_stage(self) -> str:
+        """The role of the worker that the oldest unanswered call is for, else the host's roles."""
+        pending = [c for c in self._caller.pending_calls(self.name) if c.worker in ROLES]
+        return pending[0].worker if pending else self.stage
+
+    def lose(self, error: WorkerLost) -> None:
+        """Every present and later call ends with `error`."""
+        self.lost = error
+        self.said_hello.set()
+        self._caller.fail_peer(self.name, error)
+
+    async def close(self) -> None:
+        """Ask it to leave, then kill what remains."""
+        try:
+            if self.process.poll() is None and self.lost is None and self.said_hello.is_set():
+                await self._router.drain(self.name, deadline_s=LEAVE_BUDGET_S)
+                self._router.send(self.name, Note(topic="leave", value=None))
+                await self.process.wait_exit(LEAVE_BUDGET_S)
+        except Exception as late:
+            get_logger().warning("host_close_failed", host=self.name, error=repr(late))
+        finally:
+            self.process.close()
+
+    async def _explain(self, expired: PeerTimeout) -> PeerTimeout:
+        """Ask the process for its stacks (SIGUSR1 makes it print them) and quote them."""
+        if self.process.poll() is None:
+            signal.pidfd_send_signal(self.process.pidfd, signal.SIGUSR1)
+            await asyncio.sleep(0.2)
+        stacks = self.process.stderr_tail(30)
+        return PeerTimeout(f"{expired}; it is in {self.doing()}; its stacks:\n{stacks}")
+
+
+class Cluster:
+    """Spawns hosts, hears them and notices their end."""
+
+    def __init__(self, folder: RuntimeFolder, logs: Path, script: Path | None) -> None:
+        self._folder, self._logs, self._script = folder, logs, script
+        self._router = Router(folder.socket_address("controller"), receive=self._receive)
+        self._caller = Caller(self._router, build_error=self._build_error)
+        self._hosts: dict[str, ProcessHost] = {}
+        self._first_loss: asyncio.Future[WorkerLost] = asyncio.get_running_loop().create_future()
+        self._closing = False
+
+    def spawn(self, name: str, *, roles: Sequence[str], cores: Sequence[int]) -> ProcessHost:
+        """Start a host process; `ready` waits for it."""
+        arguments = ["-m", "rlinf_async.execution.host", name, self._router.address]
+        arguments.append(str(self._logs))
+        if self._script is not None:
+            arguments.append(str(self._script))
+        process = HostProcess.spawn(
+            name, arguments, cores=cores, threads=1, environment={}, log_folder=self._logs
+        )
+        host = ProcessHost(process, self._router, self._caller, "+".join(roles))
+        self._hosts[name] = host
+        process.on_exit(asyncio.get_running_loop(), self._exited)
+        return host
+
+    async def ready(self) -> None:
+        """Wait until every host has said hello; on expiry name those that have not."""
+        try:
+            async with asyncio.timeout(START_DEADLINE_S):
+                for host in self._hosts.values():
+                    await host.said_hello.wait()
+                    if host.lost is not None:
+                        raise host.lost
+        except TimeoutError:
+            missing = [h.name for h in self._hosts.values() if not h.said_hello.is_set()]
+            raise PeerTimeout(
+                f"gave up after {START_DEADLINE_S:g} s waiting for {', '.join(missing)} to start; "
+                f"see {self._logs}"
+            ) from None
+
+    async def watch(self) -> None:
+        """Endless: raises the first loss of a host."""
+        while not self._first_loss.done():
+            await asyncio.wait([self._first_loss], timeout=1.0)
+            self._look_for_silence()
+        raise self._first_loss.result()
+
+    async def close(self) -> None:
+        """End all hosts side by side, then the socket."""
+        self._closing = True
+        async with asyncio.TaskGroup() as group:
+            for host in self._hosts.values():
+                group.create_task(host.close())
+        self._router.close()
+
+    def stage_totals(self) -> dict[str, dict[str, float]]:
+        """Seconds per stage and kind of all hosts, as of their last heartbeats."""
+        beats = [h.heartbeat for h in self._hosts.values() if h.heartbeat is not None]
+        return {stage: totals for beat in beats for stage, totals in beat.stages.items()}
+
+    def _receive(self, peer: str, message: Message, frames: list[memoryview]) -> None:
+        host = self._hosts.get(peer)
+        if host is None:
+            return
+        host.heard_s = time.monotonic()
+        if isinstance(message, Hello):
+            host.said_hello.set()
+        elif isinstance(message, Heartbeat):
+            host.heartbeat = message
+        else:
+            self._caller.complete(peer, message, frames)
+
+    def _exited(self, process: HostProcess) -> None:
+        if self._closing:
+            return
+        host = self._hosts[process.name]
+        error = WorkerLost(
+            host.name,
+            stage=host.current_stage(),
+            command=host.last_command(),
+            exit_code=process.poll(),
+            stderr_tail=process.stderr_tail(),
+        )
+        self._lose(host, error)
+
+    def _look_for_silence(self) -> None:
+        for host in self._hosts.values():
+            silent_s = time.monotonic() - host.heard_s
+            if host.heartbeat is not None and silent_s > SILENT_LIMIT_S:
+                error = WorkerLost(
+                    host.name,
+                    stage=host.current_stage(),
+                    command=host.last_command(),
+                    silent_s=silent_s,
+                    stderr_tail=host.process.stderr_tail(),
+                )
+                self._lose(host, error)
+
+    def _lose(self, host: ProcessHost, error: WorkerLost) -> None:
+        get_logger().error("worker_lost", host=host.name, error=str(error))
+        if not self._first_loss.done():
+            self._first_loss.set_result(error)
+        host.lose(error)
+
+    def _build_error(self, peer: str, call: Call, failure: Failure) -> Exception:
+        if failure.kind == BadInput.__name__:
+            return BadInput.relayed(failure.message)
+        return _worker_failed(peer, call.worker, call.method, failure)
+
+
+def process_cpu_s(pid: int) -> float:
+    """User and system CPU seconds of a process; 0 if it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    # The name in brackets may hold spaces; user and system ticks are fields 14 and 15.
+    fields = stat.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def _worker_failed(host: str, worker: str, method: str, failure: Failure) -> WorkerFailed:
+    return WorkerFailed(
+        f"{worker} in {host}",
+        stage=worker,
+        command=f"{worker}.{method}",
+        kind=failure.kind,
+        message=failure.message,
+        traceback=failure.traceback,
+    )
+
+
+def _words(call: Call) -> str:
+    plain = {k: v for k, v in call.arguments.items() if isinstance(v, int | float | str)}
+    arguments = ", ".join(f"{key}={value}" for key, value in plain.items())
+    return f"{call.worker}.{call.method}({arguments})"
+
+
+async def _no_remote(
+    host: str, worker: str, method: str, arguments: dict[str, Any], deadline_s: float
+) -> Any:
+    raise EngineError(f"serial mode has one host only, there is no {host}")

@@ -1,0 +1,316 @@
+"""`Pipeline`: the logical order of the work, as streams that the script connects.
+
+The script says `rollout`, `pack`, `train`, `publish`; where each runs is the placement's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rlinf_async.errors import BadInput, EngineError
+from rlinf_async.execution.admission import Admission
+from rlinf_async.execution.collection import Collection
+from rlinf_async.execution.crew import Crew
+from rlinf_async.execution.definitions import Envs, Policy
+from rlinf_async.execution.logs import get_logger
+from rlinf_async.execution.records import Batch, Segment, TrainReport
+from rlinf_async.execution.references import describe
+from rlinf_async.execution.stream import Stream
+from rlinf_async.scheduling.ledger import Ledger
+from rlinf_async.scheduling.placement import Placement, place
+
+if TYPE_CHECKING:
+    from rlinf_async.execution.run import Run
+
+log = get_logger()
+
+Stage = Callable[[Stream[Any]], AsyncIterator[Any]]
+
+
+class Pipeline:
+    """Streams between stages, and the one finite loop that trains.
+
+    `async with run.pipeline(iterations=...) as pipe:` opens it; leaving the block ends every
+    worker. A failure of any stage or worker cancels the block and is raised from it.
+    """
+
+    def __init__(
+        self, run: Run, *, iterations: int, max_lag: int, placement: Placement | None
+    ) -> None:
+        self.iterations, self.max_lag = iterations, max_lag
+        self._run, self._placement = run, placement
+        self._group = asyncio.TaskGroup()
+        self._endless: list[asyncio.Task[None]] = []
+        self._streams: list[Stream[Any]] = []
+        self._crew: Crew | None = None
+        self._collection: Collection | None = None
+        self._learning: dict[str, Any] | None = None
+        self._trained_unpublished: int | None = None
+        self._train_clock = run.recorder.stage("train")
+        self._pack_clock = run.recorder.stage("pack")
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        late: BaseException | None = None
+        if error is None:
+            try:
+                await self._finish()
+            except BaseException as failure:
+                kind, error, trace = type(failure), failure, failure.__traceback__
+                late = failure
+        for task in self._endless:
+            task.cancel()
+        try:
+            await self._group.__aexit__(kind, error, trace)
+        finally:
+            if self._crew is not None:
+                await self._crew.close()
+        if late is not None:
+            raise late
+
+    def rollout(self, policy: Policy, envs: Envs, *, horizon: int) -> Stream[Segment]:
+        """A stream of segments: each cell's environments over `horizon` steps under `policy`.
+
+        Waits for:    a version that the next batch may act with (weights), devices.
+        Unblocked by: `publish`.
+        Ends when:    every cell has collected all batches.
+        """
+        if self._collection is not None:
+            raise BadInput("pipe.rollout", "there is a rollout stage already", expected="one")
+        if horizon < 1:
+            raise BadInput("pipe.rollout", "horizon", expected="at least 1", got=horizon)
+        placement = self._placement or self._place(len(envs.cells))
+        for line in placement.describe():
+            log.info("placement", line=line)
+        ledger = Ledger(
+            cells=len(envs.cells),
+            iterations=self.iterations,
+            max_lag=self.max_lag,
+            lag=self._run.options.lag,
+        )
+        self._crew = Crew(self._run, placement)
+        segments: Stream[Segment] = Stream(
+            "segments", capacity=(self.max_lag + 1) * len(envs.cells), reader=self._pack_clock
+        )
+        self._streams.append(segments)
+        self._collection = Collection(
+            self._run, self._crew, Admission(ledger), policy, envs, horizon, segments
+        )
+        self._crew.check_memory(self._collection.segment_fields(), self._collection.rows)
+        self._start("collection", self._collection.run())
+        return segments
+
+    def pack(self, segments: Stream[Segment], *, env_steps: int) -> Stream[Batch]:
+        """Batches of `env_steps` simulator steps, each the segments of all cells in cell order.
+
+        Waits for:    the segments of the next batch (input).
+        Unblocked by: `rollout`.
+        Ends when:    the last batch is complete.
+        """
+        collection = self._opened("pipe.pack")
+        count, horizon = collection.envs.count, collection.horizon
+        if env_steps != count * horizon:
+            nearest = max(1, round(env_steps / count))
+            raise BadInput(
+                "pipe.pack",
+                "a batch is one segment of every cell",
+                expected=f"env_steps = environments x horizon = {count} x {horizon} = "
+                f"{count * horizon}",
+                got=env_steps,
+                fix=f"use env_steps={count * horizon}, or horizon={nearest} for "
+                f"{nearest * count} steps",
+            )
+        batches: Stream[Batch] = Stream(
+            "batches",
+            capacity=self.max_lag + 1,
+            writer=self._pack_clock,
+            reader=self._train_clock,
+        )
+        self._streams.append(batches)
+        self._start("pack", self._pack(segments, batches, len(collection.envs.cells)))
+        return batches
+
+    def stage(
+        self, stage: Stage, items: Stream[Any], *, capacity: int | None = None
+    ) -> Stream[Any]:
+        """The user's own stage: `async def stage(items) -> AsyncIterator`, as a stream.
+
+        Waits for:    its items (input), space behind it (space).
+        Ends when:    `items` ends and the stage has yielded all that it wants to.
+        """
+        name = getattr(stage, "__name__", "stage")
+        clock = self._run.recorder.stage(name)
+        items.reader = clock
+        out: Stream[Any] = Stream(
+            name, capacity=capacity or items.capacity, writer=clock, reader=self._train_clock
+        )
+        self._streams.append(out)
+        self._start(name, self._run_stage(stage, items, out))
+        return out
+
+    async def train(
+        self,
+        batch: Batch,
+        *,
+        loss: Any,
+        advantages: Any,
+        optimizer: Any,
+        epochs: int = 1,
+        minibatch: int | None = None,
+    ) -> TrainReport:
+        """One iteration on `batch`: `epochs` passes in minibatches of `minibatch` entries.
+
+        Waits for:    a free weights row (weights), devices.
+        Unblocked by: rollouts no longer needing an old version; the phase that holds the devices.
+
+        Raises:
+            BadInput: settings that do not fit each other, or that changed between iterations.
+        """
+        collection = self._opened("pipe.train")
+        if self._trained_unpublished is not None:
+            raise EngineError(
+                f"batch {batch.index} came to train before publish() of version "
+                f"{self._trained_unpublished}; call publish() exactly once after each train()"
+            )
+        minibatch = minibatch or batch.env_steps
+        await self._configure(batch, loss, advantages, optimizer, epochs, minibatch)
+        report = await collection.train(batch, self._train_clock)
+        self._trained_unpublished = report.version
+        return report
+
+    async def publish(self) -> int:
+        """Make the version that the last `train` yielded live; returns it. Once per batch."""
+        collection = self._opened("pipe.publish")
+        if self._trained_unpublished is None:
+            raise EngineError("publish() without a train() before it; once per batch")
+        version, self._trained_unpublished = self._trained_unpublished, None
+        await collection.publish(version)
+        return version
+
+    def cpu_s(self) -> float:
+        """CPU seconds of all hosts."""
+        return 0.0 if self._crew is None else self._crew.cpu_s()
+
+    def wait_shares(self) -> dict[str, float]:
+        """`wait/<stage>/<kind>` -> share of the stage's wall time so far."""
+        return {
+            f"wait/{stage}/{kind}": share
+            for stage, shares in self._stage_shares().items()
+            for kind, share in shares.items()
+            if share > 0.0
+        }
+
+    def live_status(self) -> dict[str, Any]:
+        """Streams, stages and hosts for a `RunStatus`."""
+        hosts = {} if self._crew is None else self._crew.doing()
+        return {
+            "streams": {s.name: (len(s), s.capacity) for s in self._streams},
+            "stages": self._stage_shares(),
+            "hosts": hosts,
+        }
+
+    def _place(self, cells: int) -> Placement:
+        options = self._run.options
+        return place(
+            mode=options.mode,
+            cores=self._run.cores,
+            cells=cells,
+            hosts=options.hosts,
+            policy=options.policy,
+        )
+
+    def _opened(self, who: str) -> Collection:
+        if self._collection is None:
+            raise BadInput(who, "there is no rollout stage yet", fix="call pipe.rollout first")
+        return self._collection
+
+    def _start(self, name: str, body: Any) -> None:
+        self._endless.append(self._group.create_task(body, name=name))
+
+    async def _pack(self, segments: Stream[Segment], batches: Stream[Batch], cells: int) -> None:
+        waiting: dict[int, dict[int, Segment]] = {}
+        index = 0
+        async for segment in segments:
+            waiting.setdefault(segment.batch, {})[segment.cell] = segment
+            while len(waiting.get(index, ())) == cells:
+                parts = waiting.pop(index)
+                ordered = tuple(parts[cell] for cell in sorted(parts))
+                await batches.put(Batch(index=index, segments=ordered))
+                index += 1
+        if index < self.iterations:
+            raise EngineError(f"segments ended after {index} of {self.iterations} batches")
+        batches.close()
+
+    async def _run_stage(self, stage: Stage, items: Stream[Any], out: Stream[Any]) -> None:
+        async for item in stage(items):
+            await out.put(item)
+        out.close()
+
+    async def _configure(
+        self,
+        batch: Batch,
+        loss: Any,
+        advantages: Any,
+        optimizer: Any,
+        epochs: int,
+        minibatch: int,
+    ) -> None:
+        if epochs < 1:
+            raise BadInput("pipe.train", "epochs", expected="at least 1", got=epochs)
+        if not 1 <= minibatch <= batch.env_steps:
+            raise BadInput(
+                "pipe.train",
+                "minibatch",
+                expected=f"1 to {batch.env_steps}, the steps of a batch",
+                got=minibatch,
+                fix=f"use minibatch={min(max(1, minibatch), batch.env_steps)}",
+            )
+        settings = {
+            "loss": describe(loss, where="pipe.train(loss)"),
+            "advantages": describe(advantages, where="pipe.train(advantages)"),
+            "optimizer": describe(optimizer, where="pipe.train(optimizer)"),
+            "epochs": epochs,
+            "minibatch": minibatch,
+        }
+        if settings == self._learning:
+            return
+        if self._learning is not None:
+            changed = [key for key, value in settings.items() if value != self._learning[key]]
+            raise BadInput(
+                "pipe.train",
+                f"{', '.join(changed)} changed after the first batch",
+                fix="use a schedule for what must change",
+            )
+        self._learning = settings
+        chosen = await self._opened("pipe.train").configure(settings)
+        log.info("learner_chosen", **chosen)
+
+    async def _finish(self) -> None:
+        if self._collection is None:
+            return
+        if self._trained_unpublished is not None:
+            raise EngineError(
+                f"the pipeline ended without publish() of version {self._trained_unpublished}"
+            )
+        self._run.progress.phase = "closing"
+        await self._collection.save()
+
+    def _stage_shares(self) -> dict[str, dict[str, float]]:
+        totals = dict(self._run.recorder.stage_totals())
+        if self._crew is not None:
+            totals.update(self._crew.stage_totals())
+        return {
+            stage: {kind: spent_s / (sum(kinds.values()) or 1.0) for kind, spent_s in kinds.items()}
+            for stage, kinds in totals.items()
+        }

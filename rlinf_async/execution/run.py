@@ -1,0 +1,158 @@
+"""`Run`: what a script's `main` is given."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rlinf_async.communication.runtime_folder import RuntimeFolder
+from rlinf_async.errors import BadInput
+from rlinf_async.execution.definitions import Envs, Policy
+from rlinf_async.execution.layout import cut_into_cells
+from rlinf_async.execution.metrics import MetricsWriter
+from rlinf_async.execution.options import EngineOptions
+from rlinf_async.execution.pipeline import Pipeline
+from rlinf_async.execution.probe import probe_env, probe_worker
+from rlinf_async.execution.progress import Progress
+from rlinf_async.execution.records import TrainReport
+from rlinf_async.execution.references import describe, describe_factory, rebuild
+from rlinf_async.execution.run_folder import RunFolder
+from rlinf_async.execution.spaces import Spaces
+from rlinf_async.execution.status import RunStatus
+from rlinf_async.execution.user_workers import WorkerHandle, worker_reference
+from rlinf_async.tracing.recorder import Recorder
+
+
+class Run:
+    """One run: its options, folder, seed, metrics, and the pipeline that it may open."""
+
+    def __init__(
+        self,
+        options: EngineOptions,
+        folder: RunFolder,
+        *,
+        script: Path | None,
+        cores: tuple[int, ...],
+        recorder: Recorder,
+        runtime_folder: RuntimeFolder,
+        began_s: float,
+    ) -> None:
+        self.options, self.folder, self.script, self.cores = options, folder, script, cores
+        self.recorder = recorder
+        self.runtime_folder = runtime_folder
+        self.loop_lag_s: Callable[[], float] = lambda: 0.0
+        self._began_s = began_s
+        self._pipeline: Pipeline | None = None
+        self._metrics: MetricsWriter | None = None
+        title = f"{script.stem if script else 'run'} · {options.mode} · seed {options.seed}"
+        self.progress = Progress(title, began_s=began_s, cpu_s=self.cpu_s)
+        self.config: dict[str, Any] = {}
+        self.workers: list[WorkerHandle] = []
+
+    def envs(self, env: Any, *, count: int) -> Envs:
+        """`count` environments of a Gymnasium id, or of a named factory that returns one.
+
+        Asks a short-lived process for their spaces, so that this one imports no simulator.
+
+        Raises:
+            BadInput: unknown environment (with the nearest names), or one that cannot be built.
+        """
+        if count < 1:
+            raise BadInput("run.envs", "count", expected="at least 1", got=count)
+        described = env if isinstance(env, str) else describe(env, where="run.envs")
+        told = probe_env(described, self.script)
+        name = env if isinstance(env, str) else getattr(env, "__name__", str(env))
+        self.progress.title = f"{self.progress.title} · {name} x {count}"
+        return Envs(
+            env=described,
+            name=name,
+            spaces=Spaces.from_json(told["spaces"]),
+            cells=cut_into_cells(count, self.options.cell),
+        )
+
+    def policy(
+        self,
+        policy_class: type,
+        spaces: Spaces,
+        *,
+        normalize_observations: bool = False,
+        **arguments: Any,
+    ) -> Policy:
+        """A policy of `policy_class(spaces, **arguments)`.
+
+        Built-in records are checked here; a `torch.nn.Module` class is built in the workers only.
+        With `normalize_observations`, running mean and variance belong to the weights version.
+        """
+        where = f"run.policy({getattr(policy_class, '__name__', policy_class)})"
+        factory = describe_factory(policy_class, {"spaces": spaces, **arguments}, where=where)
+        if hasattr(policy_class, "parameter_shapes"):
+            try:
+                rebuild(factory, where=where)()
+            except TypeError as cause:
+                raise BadInput(where, str(cause)) from cause
+        return Policy(
+            factory=factory,
+            name=policy_class.__name__,
+            normalize_observations=normalize_observations,
+        )
+
+    def worker(self, worker: type | str, **arguments: Any) -> WorkerHandle:
+        """A worker of the user's own, a `Worker` subclass or its `module:qualname`.
+
+        It gets a host of its own when the pipeline opens; its methods are called by the handle.
+
+        Raises:
+            BadInput: hosts cannot import the class, or it is no `Worker`.
+        """
+        reference = worker_reference(worker)
+        probe_worker(reference, self.script)
+        name = f"{reference.rpartition(':')[2].rpartition('.')[2].lower()}-{len(self.workers)}"
+        described = {k: describe(v, where=f"run.worker({name})") for k, v in arguments.items()}
+        handle = WorkerHandle(name, reference, described, deadline_s=self.options.reply_timeout_s)
+        self.workers.append(handle)
+        return handle
+
+    def pipeline(self, *, iterations: int, max_lag: int = 0, placement: Any = None) -> Pipeline:
+        """The pipeline of this run, to be opened with `async with`.
+
+        Args:
+            iterations: batches in all; exactly one `publish()` follows each.
+            max_lag: versions a sample may be old when trained on; 0 is exactly on-policy.
+            placement: a `scheduling.placement.Placement` instead of the one that `--mode` gives.
+        """
+        if self._pipeline is not None:
+            raise BadInput("run.pipeline", "this run has a pipeline already", expected="one")
+        if iterations < 1:
+            raise BadInput("run.pipeline", "iterations", expected="at least 1", got=iterations)
+        if max_lag < 0:
+            raise BadInput("run.pipeline", "max_lag", expected="0 or more", got=max_lag)
+        self.progress.iterations = iterations
+        self._pipeline = Pipeline(self, iterations=iterations, max_lag=max_lag, placement=placement)
+        return self._pipeline
+
+    def log(self, report: TrainReport) -> None:
+        """Write one iteration's metrics; never waits for the disk."""
+        if self._metrics is None:
+            self._metrics = MetricsWriter(self.folder.path)
+        row = self.progress.add(report)
+        if self._pipeline is not None:
+            row.update(self._pipeline.wait_shares())
+        self._metrics.write(row)
+
+    def status(self) -> RunStatus:
+        """A snapshot for displays."""
+        live = {} if self._pipeline is None else self._pipeline.live_status()
+        return self.progress.status(loop_lag_ms=self.loop_lag_s() * 1000, **live)
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the controller and of all hosts so far."""
+        hosts = 0.0 if self._pipeline is None else self._pipeline.cpu_s()
+        return time.process_time() + hosts
+
+    async def close(self) -> None:
+        """Write out what is queued for the metrics files."""
+        if self._metrics is not None:
+            await asyncio.to_thread(self._metrics.close)

@@ -1,0 +1,144 @@
+"""One run from the first signal handler to the last closed file: the root of all tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import uvloop
+
+from rlinf_async.communication.runtime_folder import RuntimeFolder, remove_stale
+from rlinf_async.errors import Interrupted, StageExited
+from rlinf_async.execution.logs import get_logger
+from rlinf_async.execution.loop_lag import LoopLag
+from rlinf_async.execution.options import EngineOptions, parse_cores
+from rlinf_async.execution.run import Run
+from rlinf_async.execution.run_folder import RunFolder
+from rlinf_async.execution.status import RunStatus
+from rlinf_async.hardware.devices import available_cores
+from rlinf_async.tracing.recorder import install
+
+log = get_logger()
+
+Main = Callable[[Run, Any], Awaitable[None]]
+
+
+class Shows(Protocol):
+    """A display: shows a run until it is cancelled."""
+
+    async def show(self, status: Callable[[], RunStatus]) -> None:
+        """Endless."""
+        ...
+
+
+def execute(
+    main: Main, config: Any, options: EngineOptions, folder: RunFolder, display: Shows
+) -> None:
+    """Run `main(run, config)` to its end.
+
+    Raises:
+        Interrupted: SIGINT or SIGTERM; a second one ends the process at once.
+        RlinfError, or an exception group of what failed: the first failure comes first.
+    """
+    uvloop.run(_session(main, config, options, folder, display, time.monotonic()))
+
+
+async def _session(
+    main: Main,
+    config: Any,
+    options: EngineOptions,
+    folder: RunFolder,
+    display: Shows,
+    began_s: float,
+) -> None:
+    interruption = Interruption(asyncio.current_task())
+    with interruption.handled(), _sockets_folder(interruption) as runtime_folder:
+        lag = LoopLag(install("controller"))
+        run = Run(
+            options,
+            folder,
+            script=_script_of(main),
+            cores=parse_cores(options.devices, available_cores()),
+            recorder=lag.recorder,
+            runtime_folder=runtime_folder,
+            began_s=began_s,
+        )
+        run.config = asdict(config) if is_dataclass(config) and not isinstance(config, type) else {}
+        run.loop_lag_s = lag.worst_s
+        try:
+            async with asyncio.TaskGroup() as group:
+                endless = [
+                    group.create_task(_endless("loop lag", lag.watch())),
+                    group.create_task(_endless("display", display.show(run.status))),
+                ]
+                await main(run, config)
+                for task in endless:
+                    task.cancel()
+        except BaseException as error:
+            if interruption.number is not None:
+                raise Interrupted(interruption.number) from error
+            raise
+        finally:
+            await run.close()
+
+
+async def _endless(name: str, body: Awaitable[None]) -> None:
+    await body
+    raise StageExited(f"{name} returned while the run was going on")
+
+
+class Interruption:
+    """First signal: cancel the root task, so that everything closes. Second: end at once."""
+
+    def __init__(self, root: asyncio.Task[Any] | None) -> None:
+        self.number: int | None = None
+        self.clean_up: Callable[[], None] = lambda: None
+        self._root = root
+
+    @contextlib.contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle SIGINT and SIGTERM inside the block."""
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, self._come, number)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _come(self, number: int) -> None:
+        if self.number is not None:
+            # Hosts die with this process: the kernel sends their parent-death signal.
+            self.clean_up()
+            os._exit(128 + number)
+        log.warning("interrupted", signal=signal.Signals(number).name)
+        self.number = number
+        if self._root is not None:
+            self._root.cancel()
+
+
+@contextlib.contextmanager
+def _sockets_folder(interruption: Interruption) -> Iterator[RuntimeFolder]:
+    """The private folder for this run's sockets; those of killed runs are removed first."""
+    for stale in remove_stale():
+        log.info("stale_folder_removed", folder=str(stale))
+    folder = RuntimeFolder.create()
+    interruption.clean_up = folder.remove
+    try:
+        yield folder
+    finally:
+        folder.remove()
+
+
+def _script_of(main: Main) -> Path | None:
+    code = getattr(main, "__code__", None)
+    return Path(code.co_filename) if code is not None else None

@@ -1,0 +1,1 @@
+"""Cores, memory and host processes. Only the standard library is imported here."""

@@ -1,0 +1,57 @@
+"""Acting for one cell: what the rollout worker needs from any policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinf_async.execution.spaces import Spaces
+
+Array = NDArray[Any]
+
+
+class Actor(Protocol):
+    """Acts for the n slots of a cell; every policy call has the cell's fixed shape.
+
+    The same weights, generator and observations give the same bits in every process of a machine.
+    """
+
+    def load(self, weights: Mapping[str, Array]) -> None:
+        """Use the parameters and observation moments of a weights row from now on."""
+        ...
+
+    def begin(self, rng: np.random.Generator, horizon: int) -> None:
+        """Start a segment of `horizon` steps, whose noise comes from `rng`."""
+        ...
+
+    def act(self, t: int, observation: Mapping[str, Array]) -> Array:
+        """Actions [n, *shape] in the row's dtype for raw observations [n, *shape] before step t."""
+        ...
+
+    def finish(self, row: Mapping[str, Array], start: int, stop: int) -> None:
+        """Write `logp`, `value`, `final_value` of steps start to stop with the loaded weights."""
+        ...
+
+    def value(self, observation: Mapping[str, Array]) -> Array:
+        """Values [n] float32 of raw observations [n, *shape]."""
+        ...
+
+
+def make_actor(policy: Any, spaces: Spaces, slots: int, *, normalize: bool) -> Actor:
+    """The actor for `policy`: numpy for built-in policies, else torch.
+
+    Args:
+        policy: a built-in record, or a torch module with `act` and `value`.
+        slots: n, the environments of the cell.
+        normalize: whether observations are normalised with the weights row's moments.
+    """
+    if hasattr(policy, "to_kernel"):
+        from rlinf_async.models.fused_acting import FusedActor
+
+        return FusedActor(policy, spaces, slots, normalize=normalize)
+    from rlinf_async.models.torch_acting import TorchActor
+
+    return TorchActor(policy, spaces, slots, normalize=normalize)

@@ -1,0 +1,111 @@
+"""A trained policy from its checkpoint folder, for use without the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinf_async.algorithms.batching import normalize_rows
+from rlinf_async.algorithms.normalizers import Statistics
+from rlinf_async.execution.checkpoint import read_checkpoint
+from rlinf_async.execution.references import rebuild
+from rlinf_async.execution.spaces import Spaces
+
+Array = NDArray[Any]
+
+
+def load_policy(folder: str | Path) -> LoadedPolicy:
+    """The policy in a checkpoint folder, ready to act.
+
+    ```python
+    policy = rlinf_async.load_policy("runs/.../checkpoint")
+    action = policy.act(observation)
+    ```
+
+    Built-in policies need numpy only; others the class they were trained with, and torch.
+
+    Raises:
+        BadInput: no complete checkpoint is there, or its policy's class cannot be imported.
+    """
+    checkpoint = read_checkpoint(Path(folder))
+    spaces = Spaces.from_json(checkpoint.policy["spaces"])
+    policy = rebuild(checkpoint.policy["policy"], where=f"checkpoint {folder}")()
+    statistics = None
+    if checkpoint.policy["normalize_observations"]:
+        statistics = Statistics.from_row(checkpoint.statistics, spaces)
+    return LoadedPolicy(policy, spaces, checkpoint.parameters, statistics, checkpoint.manifest)
+
+
+class LoadedPolicy:
+    """Acts for one observation or for a batch of them; holds no environment."""
+
+    def __init__(
+        self,
+        policy: Any,
+        spaces: Spaces,
+        parameters: NDArray[np.float32],
+        statistics: Statistics | None,
+        manifest: Mapping[str, Any],
+    ) -> None:
+        self.spaces = spaces
+        self.manifest = manifest
+        """What the checkpoint says of the run that it came from."""
+        self._statistics = statistics
+        self._rng = np.random.default_rng()
+        self._outputs = _outputs_of(policy, spaces, parameters)
+
+    def seed(self, seed: int) -> None:
+        """Make sampled actions repeatable."""
+        self._rng = np.random.default_rng(seed)
+
+    def act(self, observation: Any, *, deterministic: bool = True) -> Array:
+        """An action that the environment's `step` takes, or one for each of a batch.
+
+        Args:
+            observation: an array (where there is one observation) or a mapping of names to arrays,
+                `[*shape]` for one environment or `[N, *shape]` for N.
+            deterministic: the mode of the distribution, else a sample of it.
+
+        Returns:
+            Within the action's bounds and of its dtype: `[*shape]` or `[N, *shape]`.
+        """
+        named = observation if isinstance(observation, Mapping) else {self._only(): observation}
+        first = self.spaces.observation[0]
+        single = np.ndim(named[first.name]) == len(first.shape)
+        rows = {
+            spec.name: np.asarray(named[spec.name], dtype=spec.dtype).reshape(-1, *spec.shape)
+            for spec in self.spaces.observation
+        }
+        if self._statistics is not None:
+            rows = normalize_rows(rows, self._statistics, normalized=True, joined=False)
+        action = self._to_env(self._outputs(rows, deterministic, self._rng))
+        return np.asarray(action[0]) if single else action
+
+    def _only(self) -> str:
+        if len(self.spaces.observation) != 1:
+            names = [spec.name for spec in self.spaces.observation]
+            raise TypeError(f"this policy sees several observations: give a mapping of {names}")
+        return self.spaces.observation[0].name
+
+    def _to_env(self, action: Array) -> Array:
+        spec = self.spaces.action
+        action = action.reshape(-1, *spec.shape)
+        if spec.kind == "discrete":
+            return np.asarray((action + spec.start).astype(spec.dtype))
+        low, high = (np.reshape(bound, spec.shape) for bound in (spec.low, spec.high))
+        return np.asarray(np.clip(action, low, high).astype(spec.dtype))
+
+
+def _outputs_of(policy: Any, spaces: Spaces, parameters: NDArray[np.float32]) -> Any:
+    """A function (rows, deterministic, rng) -> actions [N, ...] as a row stores them."""
+    if hasattr(policy, "to_kernel"):
+        from rlinf_async.models.fused_acting import Chooser
+
+        return Chooser(policy, spaces, parameters)
+    from rlinf_async.models.torch_acting import TorchChooser
+
+    return TorchChooser(policy, parameters)

@@ -1,0 +1,131 @@
+"""Acting with a torch policy: one actor per cell, every policy call of the cell's fixed shape.
+
+Axes: T horizon, n slots of the cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rlinf_async.algorithms.normalizers import Moments, affine, is_normalized, normalize
+from rlinf_async.execution.spaces import Spaces
+from rlinf_async.models.modules import as_module, flatten, policy_calls
+
+Array = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
+
+
+class TorchActor:
+    """The `Actor` of any policy module.
+
+    Log-probs and values of a step come from its own `act` call and are kept until `finish` writes
+    them; values of last observations come from calls that compute nothing else.
+    """
+
+    def __init__(self, policy: Any, spaces: Spaces, slots: int, *, normalize: bool) -> None:
+        module = as_module(policy).eval()
+        flat, _ = flatten(module, gradient=False)
+        self._policy = policy_calls(module)
+        self._parameters: Float32 = flat.numpy()
+        self._slots, self._action = slots, spaces.action
+        self._names = [spec.name for spec in spaces.observation]
+        # Names whose observations are normalised, with the mean and inverse deviation to use.
+        self._affine = {
+            spec.name: affine(Moments.initial(spec.shape))
+            for spec in spaces.observation
+            if normalize and is_normalized(spec)
+        }
+        self._rng = np.random.default_rng(0)
+        self._logp: Float32 = np.empty((0, slots), dtype=np.float32)
+        self._value: Float32 = np.empty((0, slots), dtype=np.float32)
+
+    def load(self, weights: Mapping[str, Array]) -> None:
+        """Copy a weights row's parameters and observation moments."""
+        np.copyto(self._parameters, weights["parameters"])
+        for name in self._affine:
+            moments = Moments(count=0.0, mean=weights[f"mean/{name}"], var=weights[f"var/{name}"])
+            self._affine[name] = affine(moments)
+
+    def begin(self, rng: np.random.Generator, horizon: int) -> None:
+        """Start a segment of `horizon` steps whose noise comes from `rng`."""
+        self._rng = rng
+        if len(self._logp) != horizon:
+            self._logp = np.empty((horizon, self._slots), dtype=np.float32)
+            self._value = np.empty((horizon, self._slots), dtype=np.float32)
+
+    def act(self, t: int, observation: Mapping[str, Array]) -> Array:
+        """Actions [n, *shape] for the raw observations [n, *shape] before step t."""
+        with torch.inference_mode():
+            action, logp, value = self._policy.act(self._see(observation), self._rng)
+            self._logp[t] = logp.numpy()
+            self._value[t] = value.numpy()
+        shape = (self._slots, *self._action.shape)
+        return action.numpy().reshape(shape).astype(self._action.row_dtype, copy=False)
+
+    def finish(self, row: Mapping[str, Array], start: int, stop: int) -> None:
+        """Write log-probs, values and values of truncated episodes' ends of steps start to stop."""
+        row["logp"][start:stop] = self._logp[start:stop]
+        row["value"][start:stop] = self._value[start:stop]
+        at = slice(start, stop)
+        cut = row["truncated"][at] & ~row["terminated"][at]
+        final_value = row["final_value"][at]
+        final_value[...] = 0.0
+        if cut.any():
+            ends = {name: row[f"final/{name}"][at][cut] for name in self._names}
+            final_value[cut] = np.concatenate(list(self._padded_values(ends)))[: cut.sum()]
+
+    def value(self, observation: Mapping[str, Array]) -> Float32:
+        """Values [n] float32 of raw observations."""
+        with torch.inference_mode():
+            values: Float32 = self._policy.value(self._see(observation)).numpy()
+        return values
+
+    def _padded_values(self, rows: Mapping[str, Array]) -> Iterator[Float32]:
+        """Values of M rows in calls of n rows; the last is filled up with copies of its first."""
+        count = len(next(iter(rows.values())))
+        for start in range(0, count, self._slots):
+            index = np.arange(start, start + self._slots)
+            index[index >= count] = start
+            yield self.value({name: each[index] for name, each in rows.items()})
+
+    def _see(self, observation: Mapping[str, Array]) -> dict[str, Tensor]:
+        """Raw observations as the policy sees them; always in arrays of our own."""
+        return {
+            name: torch.from_numpy(
+                normalize(observation[name], *self._affine[name])
+                if name in self._affine
+                else observation[name].copy()
+            )
+            for name in self._names
+        }
+
+
+class TorchChooser:
+    """Actions of any policy module for any number of observations, outside a run."""
+
+    def __init__(self, policy: Any, parameters: Float32) -> None:
+        module = as_module(policy).eval()
+        flat, _ = flatten(module, gradient=False)
+        np.copyto(flat.numpy(), parameters)
+        self._policy = policy_calls(module)
+        self._mean = getattr(module, "mean", None)
+
+    def __call__(
+        self, rows: Mapping[str, Array], deterministic: bool, rng: np.random.Generator
+    ) -> Array:
+        """Actions [N, *shape] as a row stores them for observations [N, *shape] as the policy sees.
+
+        Deterministic actions are those of the module's `mean(observation)`; a module without one
+        samples in any case.
+        """
+        seen = {name: torch.from_numpy(np.ascontiguousarray(each)) for name, each in rows.items()}
+        with torch.inference_mode():
+            if deterministic and self._mean is not None:
+                return np.asarray(self._mean(seen).numpy())
+            return np.asarray(self._policy.act(seen, rng)[0].numpy())

@@ -1,0 +1,139 @@
+"""Where a stage's wall time goes: every nanosecond belongs to exactly one state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from threading import Lock
+from types import TracebackType
+
+
+class Wait(StrEnum):
+    """What a stage is doing, or what it cannot go on without."""
+
+    WORKING = "working"
+    INPUT = "input"
+    """Nothing to work on yet."""
+    SPACE = "space"
+    """The next stream, pool or ring is full."""
+    WEIGHTS = "weights"
+    """The policy version that the next work needs is not there yet."""
+    DEVICES = "devices"
+    """Another phase holds the devices."""
+    PAUSED = "paused"
+    """Held by the user or by a plan."""
+
+
+OnWait = Callable[[str, int, int], None]
+"""Told each finished wait: `state:on`, begin and end in nanoseconds."""
+
+
+class StageClock:
+    """Splits the wall time of one stage into `Wait` states; safe to read from other threads.
+
+    Meant for one coroutine or thread. Where tasks of a stage overlap in their waits, the time goes
+    to the wait that began last and is still open, so that the sum is exact in any case.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
+        *,
+        on_wait: OnWait | None = None,
+    ) -> None:
+        self.name = name
+        self.clock_ns = clock_ns
+        self._on_wait = on_wait
+        self._lock = Lock()
+        self._began_ns = self._since_ns = clock_ns()
+        self._spent_ns: dict[tuple[Wait, str], int] = {}
+        self._open: list[_Visit] = []
+        self._now_in: tuple[Wait, str] = (Wait.WORKING, "")
+
+    @property
+    def state(self) -> Wait:
+        """The state that the stage is in."""
+        return self._now_in[0]
+
+    @property
+    def waiting_on(self) -> str:
+        """What the present wait names; empty while working."""
+        return self._now_in[1]
+
+    def waiting(self, state: Wait | str, on: str = "") -> _Visit:
+        """A context manager: in `state` inside it, back in the previous state after it."""
+        return _Visit(self, Wait(state), on)
+
+    def working(self) -> _Visit:
+        """A context manager for work inside a wait (a command loop that waits by default)."""
+        return _Visit(self, Wait.WORKING, "")
+
+    def totals_ns(self) -> dict[str, int]:
+        """Nanoseconds in each of the six states; they add up to the wall time since the start."""
+        totals = {str(state): 0 for state in Wait}
+        for (state, _), spent_ns in self._read().items():
+            totals[state] += spent_ns
+        return totals
+
+    def totals_s(self) -> dict[str, float]:
+        """Seconds in each of the six states; they add up to the wall time since the start."""
+        return {state: spent_ns / 1e9 for state, spent_ns in self.totals_ns().items()}
+
+    def totals_on_s(self) -> dict[tuple[str, str], float]:
+        """Seconds by state and by what was waited for; only pairs that occurred."""
+        return {(str(s), on): spent_ns / 1e9 for (s, on), spent_ns in self._read().items()}
+
+    def shares(self) -> dict[str, float]:
+        """Each state's part of the wall time, in [0, 1]; all 0 before any time has passed."""
+        totals = self.totals_ns()
+        wall_ns = sum(totals.values()) or 1
+        return {state: spent_ns / wall_ns for state, spent_ns in totals.items()}
+
+    def _read(self) -> dict[tuple[Wait, str], int]:
+        with self._lock:
+            spent = dict(self._spent_ns)
+            open_ns = self.clock_ns() - self._since_ns
+            spent[self._now_in] = spent.get(self._now_in, 0) + open_ns
+        return spent
+
+    def _enter(self, visit: _Visit) -> int:
+        with self._lock:
+            self._open.append(visit)
+            return self._settle()
+
+    def _leave(self, visit: _Visit) -> None:
+        with self._lock:
+            self._open.remove(visit)
+            now_ns = self._settle()
+        if self._on_wait is not None and visit.key[0] is not Wait.WORKING:
+            self._on_wait(":".join(filter(None, visit.key)), visit.began_ns, now_ns)
+
+    def _settle(self) -> int:
+        """Book the time since the last change and take up the state of the last open visit."""
+        now_ns = self.clock_ns()
+        self._spent_ns[self._now_in] = self._spent_ns.get(self._now_in, 0) + now_ns - self._since_ns
+        self._since_ns = now_ns
+        self._now_in = self._open[-1].key if self._open else (Wait.WORKING, "")
+        return now_ns
+
+
+class _Visit:
+    """One stay in a state; compared by identity, so equal waits of two tasks stay apart."""
+
+    __slots__ = ("_clock", "began_ns", "key")
+
+    def __init__(self, clock: StageClock, state: Wait, on: str) -> None:
+        self._clock, self.key, self.began_ns = clock, (state, on), 0
+
+    def __enter__(self) -> None:
+        self.began_ns = self._clock._enter(self)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._clock._leave(self)

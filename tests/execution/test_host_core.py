@@ -1,0 +1,83 @@
+"""The inside of a host: workers, calls, errors."""
+
+import asyncio
+
+import pytest
+
+from rlinf_async.errors import BadInput
+from rlinf_async.execution.host_core import HostCore
+from rlinf_async.execution.worker import Worker
+from rlinf_async.tracing.recorder import Recorder
+
+
+class Adder(Worker):
+    def __init__(self, context, *, bonus):
+        super().__init__(context)
+        self.bonus = bonus
+
+    def add(self, value):
+        return value + self.bonus
+
+    async def add_slowly(self, value):
+        return await self.context.compute(self.add, value)
+
+    def fail(self):
+        raise KeyError("nothing here")
+
+    def stop_iteration(self):
+        raise StopIteration
+
+
+async def with_core(body):
+    async def no_remote(*_):
+        raise AssertionError
+
+    core = HostCore("here", recorder=Recorder("test"), remote=no_remote)
+    command = {"name": "adder", "reference": f"{__name__}:Adder", "arguments": {"bonus": 2}}
+    await core.perform("host", "create", command)
+    try:
+        return await body(core)
+    finally:
+        assert await core.close(5.0)
+
+
+def run(body):
+    return asyncio.run(with_core(body))
+
+
+@pytest.mark.parametrize("method", ["add", "add_slowly"])
+def test_plain_and_async_methods_return_their_value(method):
+    assert run(lambda core: core.perform("adder", method, {"value": 3})) == 5
+
+
+def test_what_a_method_raises_reaches_the_caller():
+    with pytest.raises(KeyError, match="nothing here"):
+        run(lambda core: core.perform("adder", "fail", {}))
+
+
+def test_an_exception_that_a_future_cannot_hold_reaches_the_caller_too():
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        run(lambda core: core.perform("adder", "stop_iteration", {}))
+
+
+def test_an_unknown_worker_or_method_names_the_nearest_one():
+    with pytest.raises(BadInput, match="did you mean 'adder'"):
+        run(lambda core: core.perform("addr", "add", {"value": 1}))
+    with pytest.raises(BadInput, match="did you mean 'add'"):
+        run(lambda core: core.perform("adder", "ad", {"value": 1}))
+
+
+def test_private_methods_cannot_be_called():
+    with pytest.raises(BadInput, match="_timed"):
+        run(lambda core: core.perform("adder", "_timed", {}))
+
+
+def test_the_wall_time_of_a_worker_is_split_into_working_and_waiting():
+    async def body(core):
+        for value in range(20):
+            await core.perform("adder", "add", {"value": value})
+        return core.recorder.stage_totals()["adder@here"]
+
+    totals = run(body)
+    assert totals["working"] > 0.0
+    assert totals["input"] > 0.0

@@ -1,0 +1,62 @@
+"""The arithmetic of the benchmarks: what they leave out and how they compare."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "tools" / "bench"
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """Imports a module of tools/bench as the benchmarks themselves do."""
+    monkeypatch.syspath_prepend(BENCH)
+    return importlib.import_module
+
+
+def test_a_steady_window_leaves_out_start_up_and_the_end(bench):
+    rows = [
+        {"time_s": t, "cpu_s": c, "env_steps": 100 * (i + 1)}
+        for i, (t, c) in enumerate(
+            [(9.0, 9.0), (10.0, 10.0), (11.0, 10.5), (12.0, 11.0), (12.1, 20)]
+        )
+    ]
+    window = bench("runs").steady(rows, warm_up=1, drain=1)
+    assert window.env_steps_per_s == pytest.approx(100.0)
+    assert window.cpu_s_per_step == pytest.approx(1.0 / 200)
+
+
+def test_a_curve_has_one_point_for_each_twentieth_after_the_first_episode(bench):
+    rows = [
+        {"env_steps": 10 * (i + 1), "return_mean": None if i < 3 else float(i)} for i in range(100)
+    ]
+    curve = bench("learning").curve_of(rows, 1000)
+    assert curve[0] == (50, 4.0)
+    assert curve[-1] == (1000, 99.0)
+    assert len(curve) == 20
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "p"),
+    [([1, 2, 3], [1, 2, 3], 1.0), ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10], 2 / 252)],
+)
+def test_the_permutation_test_counts_splits_at_least_as_far_apart(bench, ours, theirs, p):
+    assert bench("learning").permutation_p(ours, theirs) == pytest.approx(p)
+
+
+@pytest.mark.parametrize(
+    ("median", "said"), [(5, "below spread"), (10, "within spread"), (31, "above spread")]
+)
+def test_the_verdict_places_the_median_among_the_peers_seeds(bench, median, said):
+    theirs = {"min": 10, "max": 30}
+    assert bench("learning").verdict({"median": median}, theirs) == said
+
+
+def test_floats_are_rounded_wherever_they_are(bench):
+    assert bench("common")._rounded({"a": [1.23456789, (2,)], "b": "x"}) == {
+        "a": [1.23457, [2]],
+        "b": "x",
+    }

@@ -1,0 +1,82 @@
+"""Runs of our own engine, started as a user starts them and read from their metrics file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import ONE_THREAD, ROOT, Meter
+
+EXAMPLE = "examples/ppo_mujoco.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRun:
+    """What a run left behind."""
+
+    command: list[str]
+    rows: list[dict[str, Any]]
+    """Its metrics.jsonl: one row for each iteration."""
+    others_cores: float
+    """Mean cores that something else kept busy meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """A run between two of its iterations: start-up and the end are left out."""
+
+    env_steps_per_s: float
+    cpu_s_per_step: float
+
+
+def run_command(script: str, options: Mapping[str, Any]) -> list[str]:
+    """`python -m rlinf_async run SCRIPT --option value ...`, to be run from the project's root."""
+    flags = [part for key, value in options.items() for part in (f"--{key}", str(value))]
+    return [sys.executable, "-m", "rlinf_async", "run", script, *flags]
+
+
+def run_ours(script: str, options: Mapping[str, Any], *, timeout_s: float = 1800.0) -> FinishedRun:
+    """Run `script` to its end in a folder that is removed afterwards; exit if it fails."""
+    command = run_command(script, options)
+    with tempfile.TemporaryDirectory(prefix="rlinf-bench-") as folder:
+        where = ["--run-dir", f"{folder}/run", "--progress", "none"]
+        with Meter() as meter:
+            done = subprocess.run(
+                [*command, *where],
+                cwd=ROOT,
+                env=os.environ | ONE_THREAD,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        if done.returncode:
+            print(done.stdout[-2000:] + done.stderr[-4000:], file=sys.stderr)
+            sys.exit(f"{' '.join(command)} failed with {done.returncode}")
+        rows = read_rows(Path(folder, "run", "metrics.jsonl"))
+    return FinishedRun(command=command, rows=rows, others_cores=meter.others_cores)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def steady(rows: Sequence[Mapping[str, Any]], *, warm_up: int, drain: int) -> Steady:
+    """Speed and CPU between the row `warm_up` and the `drain`-th from the end.
+
+    The last iterations of a run with lag have nothing left to overlap with.
+    """
+    first, last = rows[warm_up], rows[len(rows) - 1 - drain]
+    steps = last["env_steps"] - first["env_steps"]
+    return Steady(
+        env_steps_per_s=steps / (last["time_s"] - first["time_s"]),
+        cpu_s_per_step=(last["cpu_s"] - first["cpu_s"]) / steps,
+    )

@@ -1,0 +1,8 @@
+"""The workers that ship with the engine; importing this package registers their roles by name."""
+
+from rlinf_async.execution.roles import register_role
+
+register_role("render", "rlinf_async.workers.render:RenderWorker")
+register_role("rollout", "rlinf_async.workers.rollout:RolloutWorker")
+register_role("train", "rlinf_async.workers.train:TrainWorker")
+register_role("probe", "rlinf_async.envs.registry:describe_env")

@@ -1,0 +1,75 @@
+"""Our own episode accounting per slot: returns, lengths and success."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlinf_async.envs.seeding import episode_seed
+
+
+class EpisodeTracker:
+    """Follows the episodes of one cell. Axes: n slots of the cell."""
+
+    def __init__(self, run_seed: int, first_slot: int, slots: int) -> None:
+        self._run_seed, self._first_slot = run_seed, first_slot
+        self._return_n = np.zeros(slots)
+        self._length_n = np.zeros(slots, np.int64)
+        self._success_n = np.zeros(slots, bool)
+        self._reports_success = False
+        self._number = [0] * slots
+        self._first_version = [0] * slots
+        self._seed = [self._seed_of(slot, 0) for slot in range(slots)]
+        self._finished: list[dict[str, Any]] = []
+
+    def first_seeds(self) -> list[int]:
+        """The seeds of the first episode of each slot."""
+        return list(self._seed)
+
+    def next_seed(self, slot: int) -> int:
+        """The seed of the episode that follows the current one of `slot` (0-based in the cell)."""
+        return self._seed_of(slot, self._number[slot] + 1)
+
+    def step(self, reward_n: np.ndarray, success_n: np.ndarray | None) -> None:
+        """Count one simulator step of every slot."""
+        self._return_n += reward_n
+        self._length_n += 1
+        if success_n is not None:
+            self._reports_success = True
+            self._success_n |= success_n
+
+    def finish(self, slot: int, version: int, success: bool | None) -> None:
+        """The current episode of `slot` ended; `version` acted last."""
+        reported = self._reports_success
+        self._finished.append(
+            {
+                "episode_return": float(self._return_n[slot]),
+                "length": int(self._length_n[slot]),
+                "slot": self._first_slot + slot,
+                "number": self._number[slot],
+                "seed": self._seed[slot],
+                "first_version": self._first_version[slot],
+                "last_version": version,
+                "success_once": bool(self._success_n[slot]) if reported else None,
+                "success_at_end": success if reported else None,
+            }
+        )
+        self._seed[slot] = self.next_seed(slot)
+        self._number[slot] += 1
+        self._return_n[slot], self._length_n[slot], self._success_n[slot] = 0.0, 0, False
+        # Whichever version acts next is the new episode's first: see `acted`.
+        self._first_version[slot] = -1
+
+    def acted(self, version: int) -> None:
+        """`version` acts in the coming step: it is the first of every episode that begins there."""
+        if -1 in self._first_version:
+            self._first_version = [version if v == -1 else v for v in self._first_version]
+
+    def take_finished(self) -> list[dict[str, Any]]:
+        """Episodes that ended since the last call, oldest first."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _seed_of(self, slot: int, number: int) -> int:
+        return episode_seed(self._run_seed, self._first_slot + slot, number)

@@ -1,0 +1,109 @@
+"""The render worker: steps the environments of its cells and writes what happened into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlinf_async.envs.registry import make_cell
+from rlinf_async.execution.records import cut_to_slots
+from rlinf_async.execution.worker import Worker, WorkerContext
+from rlinf_async.workers.episodes import EpisodeTracker
+
+Row = Mapping[str, np.ndarray]
+
+
+class RenderWorker(Worker):
+    """Owns the environments of some cells.
+
+    Waits for:    actions of a cell (input).
+    Unblocked by: the rollout worker, in this host or in the policy's.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        *,
+        env: Any,
+        run_seed: int,
+        cells: dict[str, tuple[int, int]],
+    ) -> None:
+        """`cells` maps a cell's number to its first slot and its slot count."""
+        super().__init__(context)
+        self._cells = {
+            int(cell): RenderCell(env, run_seed, first_slot, slots)
+            for cell, (first_slot, slots) in cells.items()
+        }
+
+    def begin(self, cell: int, row: int) -> None:
+        """Start a segment: write the observation that the first action will see."""
+        self._cells[cell].begin(self.context.rows("segments", row))
+
+    def step(self, cell: int, t: int) -> None:
+        """Execute `action[t]` of the row and write the rest of entry t and observation t + 1."""
+        with self.context.recorder.span("render.step", items=self._cells[cell].slots):
+            self._cells[cell].step(t)
+
+    def end(self, cell: int) -> list[dict[str, Any]]:
+        """Close the segment; the episodes that ended in it."""
+        return self._cells[cell].end()
+
+    def close(self) -> None:
+        """Close every environment."""
+        for cell in self._cells.values():
+            cell.close()
+
+
+class RenderCell:
+    """The environments of one cell. Axes: T horizon, n slots."""
+
+    def __init__(self, env: Any, run_seed: int, first_slot: int, slots: int) -> None:
+        self.slots = slots
+        self._envs = make_cell(env, slots, first_slot=first_slot)
+        self._episodes = EpisodeTracker(run_seed, first_slot, slots)
+        self._names = [spec.name for spec in self._envs.spaces.observation]
+        self._observation = self._envs.reset(self._episodes.first_seeds())
+        self._row: Row | None = None
+        self._obs_row: list[tuple[str, np.ndarray]] = []
+
+    def begin(self, row: Row) -> None:
+        """Write the current observation as `obs/*[0]` and remember the row."""
+        self._row = cut_to_slots(row, self.slots)
+        self._obs_row = [(name, self._row[f"obs/{name}"]) for name in self._names]
+        for name, view in self._obs_row:
+            view[0] = self._observation[name]
+
+    def step(self, t: int) -> None:
+        """One simulator step of every slot."""
+        row = self._row
+        assert row is not None, "step before begin"
+        version = int(row["version"][t])
+        self._episodes.acted(version)
+        result = self._envs.step(row["action"][t], self._episodes.next_seed)
+        self._observation = result.observation
+        for name, view in self._obs_row:
+            view[t + 1] = result.observation[name]
+        row["reward"][t] = result.reward
+        row["terminated"][t] = result.terminated
+        row["truncated"][t] = result.truncated
+        self._episodes.step(result.reward, result.success)
+        if len(result.finished):
+            self._finish(row, t, version, result)
+
+    def end(self) -> list[dict[str, Any]]:
+        """Forget the row; the episodes that ended since the last call."""
+        self._row = None
+        return self._episodes.take_finished()
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._envs.close()
+
+    def _finish(self, row: Row, t: int, version: int, result: Any) -> None:
+        for name in self._names:
+            row[f"final/{name}"][t, result.finished] = result.final_observation[name]
+        for slot in result.finished.tolist():
+            success = None if result.success is None else bool(result.success[slot])
+            self._episodes.finish(slot, version, success)

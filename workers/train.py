@@ -1,0 +1,179 @@
+"""The train worker: holds parameters, statistics and optimizer; turns a batch into a version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from rlinf_async.algorithms.learner import Learner, make_learner
+from rlinf_async.algorithms.normalizers import ReturnScaler, Statistics
+from rlinf_async.errors import BadInput
+from rlinf_async.execution.checkpoint import read_checkpoint, write_checkpoint
+from rlinf_async.execution.records import Batch
+from rlinf_async.execution.references import rebuild
+from rlinf_async.execution.spaces import Spaces
+from rlinf_async.execution.worker import Worker, WorkerContext
+from rlinf_async.models.parameters import initial_parameters
+
+INITIAL_STREAM = 2
+"""Word of the seed sequence that initial weights are drawn with."""
+
+
+class TrainWorker(Worker):
+    """Trains one batch after another; batch n is trained by version n and yields version n + 1.
+
+    Waits for:    a full batch (input), a free weights row (weights).
+    Unblocked by: `pack` putting a batch; rollout workers no longer needing an old version.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        *,
+        policy: Callable[[], Any],
+        spaces: dict[str, Any],
+        normalize: bool,
+        run_seed: int,
+        iterations: int,
+        max_lag: int,
+        lag: Literal["exact", "free"],
+        init_from: str | None,
+    ) -> None:
+        super().__init__(context)
+        self._spaces = Spaces.from_json(spaces)
+        self._normalize, self._run_seed = normalize, run_seed
+        self._iterations, self._max_lag, self._lag = iterations, max_lag, lag
+        self._policy, self._shapes, self._initial = initial_parameters(
+            policy, seed=(run_seed, INITIAL_STREAM)
+        )
+        self._statistics = Statistics.initial(self._spaces)
+        if init_from is not None:
+            self._start_from(Path(init_from))
+        self._learner: Learner | None = None
+        self._scaler: ReturnScaler | None = None
+        self._scales: dict[int, float] = {}
+        self._gathered: dict[str, np.ndarray] = {}
+
+    def describe(self) -> dict[str, Any]:
+        """The fields of a weights row as `[name, shape, dtype]`."""
+        fields = [["parameters", list(self._initial.shape), "float32"], ["version", [1], "int64"]]
+        for name, values in self._statistics.fields().items():
+            fields.append([name, list(values.shape), "float64"])
+        return {"fields": fields, "parameters": int(self._initial.size)}
+
+    def initialise(self, row: int) -> None:
+        """Write version 0 into a weights row."""
+        self._write(row, 0, self._initial)
+
+    def configure(
+        self, loss: Any, advantages: Any, optimizer: Any, epochs: int, minibatch: int
+    ) -> dict[str, str]:
+        """Make the learner; returns its name and why it was chosen."""
+        estimator = rebuild(advantages, where="pipe.train(advantages)")
+        self._learner = make_learner(
+            self._policy,
+            self._spaces,
+            loss=rebuild(loss, where="pipe.train(loss)"),
+            optimizer=rebuild(optimizer, where="pipe.train(optimizer)"),
+            advantages=estimator,
+            epochs=epochs,
+            minibatch=minibatch,
+            normalize=self._normalize,
+            iterations=self._iterations,
+            max_lag=self._max_lag,
+            lag=self._lag,
+        )
+        self._learner.load(self._initial)
+        self._gamma = estimator.gamma
+        return {"name": self._learner.name, "reason": self._learner.reason}
+
+    def train(self, batch: Batch, row: int) -> dict[str, float]:
+        """One iteration on `batch`; version n + 1 is written into weights row `row`."""
+        assert self._learner is not None, "train before configure"
+        cells = [segment.slots for segment in batch.segments]
+        with self.context.recorder.span("train.gather", items=batch.env_steps):
+            fields = self._gather(batch)
+        version = batch.index
+        self._scales[version] = self._statistics.reward_scale
+        with self.context.recorder.span("train.update", items=batch.env_steps):
+            metrics = self._learner.update(
+                fields,
+                statistics=self._statistics,
+                scales=self._scales,
+                version=version,
+                seed=self._run_seed,
+            )
+        with self.context.recorder.span("train.statistics", items=batch.env_steps):
+            self._merge(fields, cells, fresh=version == 0)
+            self._write(row, version + 1, self._learner.parameters)
+        oldest_needed = version - self._max_lag
+        self._scales = {v: s for v, s in self._scales.items() if v >= oldest_needed}
+        return metrics
+
+    def save(self, folder: str, manifest: dict[str, Any], policy: dict[str, Any]) -> None:
+        """Write a checkpoint of the newest version."""
+        parameters = self._initial if self._learner is None else self._learner.parameters
+        optimizer = {} if self._learner is None else dict(self._learner.state())
+        if self._scaler is not None:
+            optimizer["return_scaler/running"] = self._scaler.running
+        write_checkpoint(
+            Path(folder),
+            parameters=parameters,
+            parameter_shapes=self._shapes,
+            statistics=self._statistics.fields(),
+            policy=policy,
+            manifest=manifest,
+            optimizer=optimizer,
+        )
+
+    def _gather(self, batch: Batch) -> Mapping[str, np.ndarray]:
+        """The fields of all segments side by side along the slot axis, in cell order."""
+        parts = [segment.arrays for segment in batch.segments]
+        first = parts[0]
+        assert first is not None, "a batch without views of its rows"
+        for name, view in first.items():
+            if name == "version":
+                columns = [
+                    np.broadcast_to(part[name][:, None], part["logp"].shape)  # type: ignore[index]
+                    for part in parts
+                ]
+            else:
+                columns = [part[name] for part in parts]  # type: ignore[index]
+            out = self._gathered.get(name)
+            if out is None:
+                self._gathered[name] = np.concatenate(columns, axis=1)
+            else:
+                np.concatenate(columns, axis=1, out=out)
+            assert view.dtype == self._gathered[name].dtype
+        return self._gathered
+
+    def _merge(self, fields: Mapping[str, np.ndarray], cells: list[int], *, fresh: bool) -> None:
+        boundary_TB = fields["terminated"] | fields["truncated"]
+        if self._scaler is None:
+            self._scaler = ReturnScaler(sum(cells), gamma=self._gamma)
+        returns_TB = self._scaler.returns(fields["reward"], boundary_TB)
+        merged = self._statistics
+        if self._normalize:
+            merged = merged.merged(fields, cells=cells, fresh=fresh)
+        self._statistics = merged.with_returns(returns_TB, cells=cells)
+
+    def _write(self, row: int, version: int, parameters: np.ndarray) -> None:
+        views = self.context.rows("weights", row)
+        views["parameters"][...] = parameters
+        views["version"][0] = version
+        self._statistics.to_row(views)
+
+    def _start_from(self, folder: Path) -> None:
+        checkpoint = read_checkpoint(folder)
+        if checkpoint.parameters.shape != self._initial.shape:
+            raise BadInput(
+                "--init-from",
+                f"{folder} holds another policy",
+                expected=f"{self._initial.size:,} parameters",
+                got=f"{checkpoint.parameters.size:,}",
+            )
+        self._initial = checkpoint.parameters
+        self._statistics = Statistics.from_row(checkpoint.statistics, self._spaces)
