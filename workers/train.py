@@ -69,7 +69,13 @@ class TrainWorker(Worker):
         self._write(row, 0, self._initial)
 
     def configure(
-        self, loss: Any, advantages: Any, optimizer: Any, epochs: int, minibatch: int
+        self,
+        loss: Any,
+        advantages: Any,
+        optimizer: Any,
+        epochs: int,
+        minibatch: int,
+        shards: int,
     ) -> dict[str, str]:
         """Make the learner; returns its name and why it was chosen."""
         estimator = rebuild(advantages, where="pipe.train(advantages)")
@@ -85,6 +91,7 @@ class TrainWorker(Worker):
             iterations=self._iterations,
             max_lag=self._max_lag,
             lag=self._lag,
+            shards=shards,
         )
         self._learner.load(self._initial)
         self._gamma = estimator.gamma

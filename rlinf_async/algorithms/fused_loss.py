@@ -6,26 +6,14 @@ version in `losses_torch` is what its derivatives are tested against.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from rlinf_async.algorithms.losses import PPOLoss
 
 Float32 = npt.NDArray[np.float32]
-Bools = npt.NDArray[np.bool_]
 
-
-@dataclass(slots=True)
-class Parts:
-    """Means over the mini-batch, in the order in which metrics are summed."""
-
-    policy_loss: float
-    value_loss: float
-    approx_kl: float
-    clip_fraction: float
-    value_clip_fraction: float
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
 def policy_part(
@@ -43,28 +31,30 @@ def policy_part(
         flat = np.abs(log_ratio) > loss.log_ratio_clamp
         np.clip(log_ratio, -loss.log_ratio_clamp, loss.log_ratio_clamp, out=log_ratio)
     ratio = np.exp(log_ratio)
-    gain = advantage * ratio
-    clipped: Bools | None = None
-    terms = np.negative(gain)
+    np.subtract(ratio, log_ratio, out=log_ratio)
+    kl = float(np.subtract(log_ratio, _ONE, out=log_ratio).sum()) / count
+    # The gain A r is what the loss takes off; outside the trust region, on the side that the
+    # advantage pushes to, it is bounded and has no slope.
+    gain = kept = advantage * ratio
+    slope = gain * np.float32(-1.0 / count)
+    fraction = 0.0
     if loss.clip is not None:
-        # Outside the trust region on the side that the advantage pushes to, the slope is 0.
-        bound = np.where(advantage > 0, np.float32(loss.high), np.float32(loss.low))
-        clipped = (ratio - bound) * advantage > 0
-        terms = np.where(clipped, -advantage * bound, terms)
-    slope = np.negative(gain) if clipped is None else np.where(clipped, np.float32(0.0), -gain)
+        bound = np.minimum(np.maximum(ratio, np.float32(loss.low), out=ratio), loss.high, out=ratio)
+        np.multiply(bound, advantage, out=bound)
+        clipped = gain > bound
+        np.copyto(slope, _ZERO, where=clipped)
+        fraction = int(np.count_nonzero(clipped)) / count
+        kept = np.minimum(gain, bound, out=bound)
     if loss.dual_clip is not None:
-        limit = np.float32(-loss.dual_clip) * advantage
-        above = (advantage < 0) & (terms > limit)
-        terms = np.where(above, limit, terms)
-        slope[above] = 0.0
+        floor = np.float32(loss.dual_clip) * advantage
+        below = (advantage < 0) & (kept < floor)
+        np.copyto(kept, floor, where=below)
+        np.copyto(slope, _ZERO, where=below)
     if flat is not None:
-        slope[flat] = 0.0
+        np.copyto(slope, _ZERO, where=flat)
     if weight is not None:
-        terms, slope = terms * weight, slope * weight
-    slope *= np.float32(1.0 / count)
-    kl = float((ratio - np.float32(1.0) - log_ratio).sum()) / count
-    fraction = 0.0 if clipped is None else int(np.count_nonzero(clipped)) / count
-    return slope, (float(terms.sum()) / count, kl, fraction)
+        kept, slope = kept * weight, slope * weight
+    return slope, (-float(kept.sum()) / count, kl, fraction)
 
 
 def value_part(

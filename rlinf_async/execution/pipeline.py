@@ -168,8 +168,12 @@ class Pipeline:
         optimizer: Any,
         epochs: int = 1,
         minibatch: int | None = None,
+        shards: int = 1,
     ) -> TrainReport:
         """One iteration on `batch`: `epochs` passes in minibatches of `minibatch` entries.
+
+        A minibatch's gradient is computed in `shards` parts that are added in order; their number
+        is part of what a seed reproduces.
 
         Waits for:    a free weights row (weights), devices.
         Unblocked by: rollouts no longer needing an old version; the phase that holds the devices.
@@ -184,7 +188,11 @@ class Pipeline:
                 f"{self._trained_unpublished}; call publish() exactly once after each train()"
             )
         minibatch = minibatch or batch.env_steps
-        await self._configure(batch, loss, advantages, optimizer, epochs, minibatch)
+        sizes = {"epochs": epochs, "minibatch": minibatch, "shards": shards}
+        _check_sizes(batch, **sizes)
+        await self._configure(
+            {"loss": loss, "advantages": advantages, "optimizer": optimizer}, sizes
+        )
         report = await collection.train(batch, self._train_clock)
         self._trained_unpublished = report.version
         return report
@@ -257,32 +265,12 @@ class Pipeline:
             await out.put(item)
         out.close()
 
-    async def _configure(
-        self,
-        batch: Batch,
-        loss: Any,
-        advantages: Any,
-        optimizer: Any,
-        epochs: int,
-        minibatch: int,
-    ) -> None:
-        if epochs < 1:
-            raise BadInput("pipe.train", "epochs", expected="at least 1", got=epochs)
-        if not 1 <= minibatch <= batch.env_steps:
-            raise BadInput(
-                "pipe.train",
-                "minibatch",
-                expected=f"1 to {batch.env_steps}, the steps of a batch",
-                got=minibatch,
-                fix=f"use minibatch={min(max(1, minibatch), batch.env_steps)}",
-            )
-        settings = {
-            "loss": describe(loss, where="pipe.train(loss)"),
-            "advantages": describe(advantages, where="pipe.train(advantages)"),
-            "optimizer": describe(optimizer, where="pipe.train(optimizer)"),
-            "epochs": epochs,
-            "minibatch": minibatch,
+    async def _configure(self, records: dict[str, Any], sizes: dict[str, int]) -> None:
+        """Make the learner at the first batch; later ones must ask for the same."""
+        described = {
+            name: describe(value, where=f"pipe.train({name})") for name, value in records.items()
         }
+        settings = {**described, **sizes}
         if settings == self._learning:
             return
         if self._learning is not None:
@@ -314,3 +302,17 @@ class Pipeline:
             stage: {kind: spent_s / (sum(kinds.values()) or 1.0) for kind, spent_s in kinds.items()}
             for stage, kinds in totals.items()
         }
+
+
+def _check_sizes(batch: Batch, *, epochs: int, minibatch: int, shards: int) -> None:
+    for name, value in (("epochs", epochs), ("shards", shards)):
+        if value < 1:
+            raise BadInput("pipe.train", name, expected="at least 1", got=value)
+    if not 1 <= minibatch <= batch.env_steps:
+        raise BadInput(
+            "pipe.train",
+            "minibatch",
+            expected=f"1 to {batch.env_steps}, the steps of a batch",
+            got=minibatch,
+            fix=f"use minibatch={min(max(1, minibatch), batch.env_steps)}",
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -75,8 +76,8 @@ async def _session(
         try:
             async with asyncio.TaskGroup() as group:
                 endless = [
-                    group.create_task(_endless("loop lag", lag.watch())),
-                    group.create_task(_endless("display", display.show(run.status))),
+                    group.create_task(_endless("loop lag", lag.watch)),
+                    group.create_task(_endless("display", functools.partial(display.show, run.status))),
                 ]
                 await main(run, config)
                 for task in endless:
@@ -89,8 +90,8 @@ async def _session(
             await run.close()
 
 
-async def _endless(name: str, body: Awaitable[None]) -> None:
-    await body
+async def _endless(name: str, body: Callable[[], Awaitable[None]]) -> None:
+    await body()
     raise StageExited(f"{name} returned while the run was going on")
 
 

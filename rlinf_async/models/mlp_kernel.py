@@ -136,12 +136,12 @@ class TrainPass(Pass):
 
     def __init__(self, pair: MlpPair, rows: int) -> None:
         super().__init__(pair, rows, BOTH)
-        self.d_output = aligned(pair.outputs, rows)
-        self.d_value = aligned(rows)
-        derive = _derive_tanh if pair.policy.activation == "tanh" else _derive_relu
         fulls = [layer.full for layer in self._layers]
         deltas = [aligned(*full.shape) for full in fulls]
-        self._top = self._backward_heads(pair, deltas[-1])
+        top, delta = fulls[-1], deltas[-1]
+        self._tops = [_Top(pair, net, top[net], delta[net]) for net in range(2)]
+        self.d_output, self.d_value = self._tops[0].slope, self._tops[1].slope[0]
+        derive = _derive_tanh if pair.policy.activation == "tanh" else _derive_relu
         self._steps = [
             (derive, fulls[index], aligned(*fulls[index].shape), deltas[index])
             for index in range(len(fulls))
@@ -152,27 +152,10 @@ class TrainPass(Pass):
         ]
         self._first = (self.x.T, deltas[0][..., :-1], pair.gradients["hidden.0"])
 
-    def _backward_heads(
-        self, pair: MlpPair, delta: Float32
-    ) -> list[tuple[Float32, Float32, Float32, Float32, Float32]]:
-        top = self._layers[-1].full
-        slopes = {"actor": self.d_output.T, "critic": self.d_value[:, None]}
-        return [
-            (
-                top[net].T,
-                slope,
-                pair.gradients[name],
-                pair.weights[name][:-1].T,
-                delta[net, :, :-1],
-            )
-            for net, (name, slope) in enumerate(slopes.items())
-        ]
-
     def backward(self) -> None:
         """From `d_output` and `d_value` to `pair.gradient`."""
-        for top_T, slope, gradient, weight_T, delta in self._top:
-            np.matmul(top_T, slope, out=gradient)
-            np.matmul(slope, weight_T, out=delta)
+        for top in self._tops:
+            top.run()
         for index in range(len(self._downs), 0, -1):
             derive, full, scratch, delta = self._steps[index]
             derive(full, scratch, delta)
@@ -181,6 +164,29 @@ class TrainPass(Pass):
         derive(full, scratch, delta)
         x_T, delta, gradient = self._first
         np.matmul(x_T, delta, out=gradient)
+
+
+class _Top:
+    """The backward step through one net's output layer."""
+
+    def __init__(self, pair: MlpPair, net: int, top: Float32, delta: Float32) -> None:
+        name = ("actor", "critic")[net]
+        weight = pair.weights[name]
+        inputs, outputs = weight.shape[0] - 1, weight.shape[1]
+        # A product over a single output takes eight times as long as one over two, so one output
+        # gets a second one that is zero.
+        padded = aligned(max(outputs, 2), len(top))
+        self._copy = aligned(max(outputs, 2), inputs)
+        self.slope: Float32 = padded[:outputs]
+        self._weight, self._weight_copy = weight[:-1].T, self._copy[:outputs]
+        self._slope_T, self._padded_T, self._top_T = self.slope.T, padded.T, top.T
+        self._gradient, self._delta = pair.gradients[name], delta[:, :-1]
+
+    def run(self) -> None:
+        """The weights' gradient, and the derivative by the outputs of the last hidden layer."""
+        np.matmul(self._top_T, self._slope_T, out=self._gradient)
+        np.copyto(self._weight_copy, self._weight)
+        np.matmul(self._padded_T, self._copy, out=self._delta)
 
 
 class _Down:

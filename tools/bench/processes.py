@@ -39,13 +39,14 @@ class MarkedRun:
         *,
         environment: Mapping[str, str] | None = None,
         temporary: Path | None = None,
+        run_dir: str | Path | None = None,
         stdin: int = subprocess.DEVNULL,
         prefix: Sequence[str] = (),
     ) -> None:
         self.mark = secrets.token_hex(8)
         self._own_folder = temporary is None
         self.temporary = temporary or Path(tempfile.mkdtemp(prefix="rb-", dir="/tmp"))
-        self.run_dir = self.temporary / f"run-{self.mark}"
+        self.run_dir = Path(run_dir or self.temporary / f"run-{self.mark}")
         engine = ["--run-dir", str(self.run_dir), "--progress", "none"]
         command = [sys.executable, "-m", "rlinf_async", "run", str(script), *engine, *options]
         self.started_s = time.monotonic()
@@ -85,6 +86,9 @@ class MarkedRun:
         self.process.wait()
         for reader in self._readers:
             reader.join()
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
         if self._own_folder:
             shutil.rmtree(self.temporary, ignore_errors=True)
 
@@ -147,11 +151,15 @@ class MarkedRun:
 
     def left_behind(self, *, grace_s: float = 0.0) -> list[str]:
         """Processes, and files in the temporary folder apart from the run's own folder."""
+        processes = self.left_behind_processes(grace_s=grace_s)
+        return processes + [f"file {path}" for path in self.folders()]
+
+    def left_behind_processes(self, *, grace_s: float = 0.0) -> list[str]:
+        """Processes of the run that still live after `grace_s` seconds."""
         give_up = time.monotonic() + grace_s
         while self.pids() and time.monotonic() < give_up:
             time.sleep(POLL_S)
-        processes = [f"process {pid}: {_command(pid)}" for pid in sorted(self.pids())]
-        return processes + [f"file {path}" for path in self.folders()]
+        return [f"process {pid}: {_command(pid)}" for pid in sorted(self.pids())]
 
     def folders(self) -> list[Path]:
         """What lies in the temporary folder, apart from runs' own folders."""
