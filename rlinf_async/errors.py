@@ -103,6 +103,14 @@ class WorkerFailed(EngineError):
         super().__init__(f"worker {worker} (stage {stage}) failed in {command}: {kind}: {message}")
         self.add_note("traceback in the worker:\n" + _indent(traceback))
 
+    @classmethod
+    def relayed(cls, message: str, traceback: str) -> WorkerFailed:
+        """A failure as the process tells it that had called the worker."""
+        error = cls.__new__(cls)
+        Exception.__init__(error, message)
+        error.add_note("traceback in the caller:\n" + _indent(traceback))
+        return error
+
 
 class PeerTimeout(EngineError):
     """Another process did not answer within its deadline."""

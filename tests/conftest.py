@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tools.bench.processes import MarkedRun, memory_files
 
 SCRIPTS = Path(__file__).parent / "fixtures" / "scripts"

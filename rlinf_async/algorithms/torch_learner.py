@@ -324,7 +324,7 @@ class _Sums:
     def add(self, shards: list[dict[str, Tensor]], norm: float) -> None:
         self._norm += norm
         self._steps += 1
-        for parts in shards:
+        for parts in filter(None, shards):  # a loss of the user's own may report nothing
             values = torch.stack([part.detach().float() for part in parts.values()])
             if self._total is None:
                 self._names, self._total = list(parts), values.double()

@@ -28,7 +28,7 @@ class TooManyCalls(EngineError):
     """More calls are outstanding to one peer than the bound allows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Pending:
     peer: str
     call: Call
@@ -87,14 +87,7 @@ class Caller:
         pending = self._register(peer, call)
         try:
             self._link.send(peer, call, frames)
-            what = f"{peer} to run {worker}.{method}"
-            timer = self._loop.call_later(
-                deadline_s,
-                self._expire,
-                pending,
-                deadline_s,
-                f"{what} ({waiting_for})" if waiting_for else what,
-            )
+            timer = self._loop.call_later(deadline_s, _expire, pending, deadline_s, waiting_for)
             try:
                 return await pending.result
             finally:
@@ -147,9 +140,12 @@ class Caller:
         else:
             del self._pending_of[pending.peer]
 
-    def _expire(self, pending: _Pending, limit_s: float, waiting_for: str) -> None:
-        if not pending.result.done():
-            pending.result.set_exception(gave_up(limit_s, waiting_for))
+
+def _expire(pending: _Pending, limit_s: float, waiting_for: str) -> None:
+    if not pending.result.done():
+        what = f"{pending.peer} to run {pending.call.worker}.{pending.call.method}"
+        what += f" ({waiting_for})" if waiting_for else ""
+        pending.result.set_exception(gave_up(limit_s, what))
 
 
 def _worker_failed(peer: str, call: Call, failure: Failure) -> Exception:

@@ -14,6 +14,7 @@ Closing: whoever closes first awaits `drain` before; lingering would not deliver
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,9 @@ from rlinf_async.communication.deadlines import deadline
 from rlinf_async.communication.messages import (
     Drain,
     Drained,
-    Failure,
     Hello,
     Message,
+    Refused,
     Welcome,
     decode,
     encode,
@@ -41,16 +42,31 @@ OnError: TypeAlias = Callable[[str, Exception], None]
 
 _BURST = 64
 """Messages received before the loop gets its turn again."""
+_HANDSHAKE = (Hello, Welcome, Refused, Drain, Drained)
+# Plain integers: arithmetic on zmq's flag classes costs more than the calls they are for.
+_POLLIN = int(zmq.POLLIN)
+_NOW = int(zmq.DONTWAIT)
+_NOW_AND_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 _RECONNECT_MS = 10
 _RECONNECT_MAX_MS = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """The peer's counts, and how many of its messages we had received when they arrived."""
+
+    theirs: Drained
+    received: int
+
+
 @dataclass(slots=True)
 class _Peer:
+    prefix: tuple[bytes, ...] = ()
+    """The parts in front of every message to it: its identity, for a router."""
     sent: int = 0
     received: int = 0
-    greeted: bool = False
-    drained: asyncio.Future[Drained] | None = None
+    drained: asyncio.Future[_Counts] | None = None
+    sent_before_drain: int = 0
 
 
 class _Link:
@@ -64,9 +80,22 @@ class _Link:
         self._peers: dict[str, _Peer] = {}
         self._closed = False
         self._scheduled = False
+        self._in_burst = False
         self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
         for option in (zmq.LINGER, zmq.SNDHWM, zmq.RCVHWM):
             self._socket.setsockopt(option, 0)
+
+    def send(self, peer: str, message: Message, frames: Frames = ()) -> None:
+        """Queue a message to `peer`; contiguous frames are copied, so they may change afterwards.
+
+        Raises:
+            PeerGone: no such peer is connected.
+        """
+        state = self._peers.get(peer)
+        if state is None:
+            raise PeerGone(f"{self.address}: {peer} is not connected")
+        self._transmit(peer, state.prefix, message, frames)
+        state.sent += 1
 
     async def drain(self, peer: str, *, deadline_s: float) -> None:
         """Wait until `peer` has received all that was sent to it, and we all that it had sent.
@@ -83,15 +112,16 @@ class _Link:
             raise PeerGone(f"{self.address}: {peer} is not connected")
         if state.drained is None:
             state.drained = self._loop.create_future()
-            self._send_uncounted(peer, Drain())
-        sent = state.sent
+            state.sent_before_drain = state.sent
+            self._transmit(peer, state.prefix, Drain())
+        sent = state.sent_before_drain
         waiting_for = f"{peer} to receive the last of {sent} messages before the link closes"
         async with deadline(deadline_s, waiting_for=waiting_for):
-            answer = await asyncio.shield(state.drained)
-        if (answer.received, answer.sent) != (sent, state.received):
+            counts = await asyncio.shield(state.drained)
+        if (counts.theirs.received, counts.theirs.sent) != (sent, counts.received):
             raise ProtocolError(
-                f"link to {peer} lost messages: {answer.received} of {sent} arrived there, "
-                f"{state.received} of {answer.sent} here"
+                f"link to {peer} lost messages: {counts.theirs.received} of {sent} arrived there, "
+                f"{counts.received} of {counts.theirs.sent} here"
             )
 
     def forget(self, peer: str) -> None:
@@ -120,61 +150,89 @@ class _Link:
             self._loop.call_soon(self._receive_burst)
 
     def _receive_burst(self) -> None:
+        if self._closed:
+            return
         self._scheduled = False
-        for _ in range(_BURST):
-            if self._closed:
-                return
-            try:
-                peer, header, frames = self._receive_one()
-            except zmq.Again:
-                return
-            self._take_in(peer, header, frames)
-        self._receive_later()
+        self._in_burst = True
+        try:
+            # Whoever wakes us mostly brings a message, so the first turn does not ask; the later
+            # ones do, because a receive that raises Again costs twice as much as asking.
+            for _ in range(_BURST):
+                self._take_in(*self._receive_one())
+                if self._closed or not self._has_message():
+                    return
+            self._receive_later()
+        except zmq.Again:
+            return
+        except BaseException:
+            self._receive_later()
+            raise
+        finally:
+            self._in_burst = False
+
+    def _has_message(self) -> bool:
+        return bool(cast(int, self._socket.getsockopt(zmq.EVENTS)) & _POLLIN)
 
     def _receive_one(self) -> tuple[str, bytes, list[memoryview]]:
         raise NotImplementedError
 
-    def _receive_frames(self) -> list[memoryview]:
-        frames = []
-        while self._socket.getsockopt(zmq.RCVMORE):
-            frames.append(self._socket.recv(copy=False).buffer)
-        return frames
+    def _receive_header(self) -> tuple[bytes, list[memoryview]]:
+        """The rest of a message; its parts arrive together, so nothing here waits."""
+        part = self._socket.recv(_NOW, copy=False)
+        header, frames = part.bytes, []
+        while part.more:
+            part = self._socket.recv(_NOW, copy=False)
+            frames.append(part.buffer)
+        return header, frames
 
-    def _transmit(self, peer: str, parts: list[Frame]) -> None:
+    def _transmit(
+        self, peer: str, prefix: tuple[bytes, ...], message: Message, frames: Frames = ()
+    ) -> None:
+        # All that can fail comes before the first part: half a message would spoil the next one.
+        parts: list[bytes | memoryview] = [*prefix, encode(message)]
+        if frames:
+            parts += map(_contiguous, frames)
         try:
-            self._socket.send_multipart(parts, zmq.DONTWAIT)
+            for part in parts[:-1]:
+                self._socket.send(part, _NOW_AND_MORE)
+            self._socket.send(parts[-1], _NOW)
         except zmq.ZMQError as error:
             if self._closed or error.errno in (errno.EHOSTUNREACH, zmq.EAGAIN):
                 raise PeerGone(f"{self.address}: {peer} is not connected") from error
             raise
-        if cast(int, self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        # Within a burst the next turn looks by itself.
+        if not self._in_burst and self._has_message():
             self._receive_later()
-
-    def _send_uncounted(self, peer: str, message: Message) -> None:
-        raise NotImplementedError
 
     def _take_in(self, peer: str, header: bytes, frames: list[memoryview]) -> None:
         try:
             message = decode(header)
-            state = self._state_of(peer, message)
-            if type(message) is Drain:
-                self._send_uncounted(peer, Drained(sent=state.sent, received=state.received))
+            if isinstance(message, _HANDSHAKE):
+                self._shake_hands(peer, message)
                 return
-            if type(message) is Drained:
-                if state.drained is not None and not state.drained.done():
-                    state.drained.set_result(message)
-                return
+            state = self._peers.get(peer)
+            if state is None:
+                raise ProtocolError(f"{peer} sent {message.tag!r} before its hello")
             state.received += 1
-            self._deliver(peer, message, frames)
+            self._receive(peer, message, frames)
         except Exception as error:
             # One bad message or handler must not silence the socket: no new edge would come.
             self._on_error(peer, error)
+            self._after_error(peer)
 
-    def _state_of(self, peer: str, message: Message) -> _Peer:
-        return self._peers[peer]
+    def _shake_hands(self, peer: str, message: Message) -> None:
+        """Drain and Drained; the two ends add what they say at the beginning."""
+        state = self._peers.get(peer)
+        if state is None:
+            raise ProtocolError(f"{peer} sent {message.tag!r} before its hello")
+        if isinstance(message, Drain):
+            counts = Drained(sent=state.sent, received=state.received)
+            self._transmit(peer, state.prefix, counts)
+        elif isinstance(message, Drained) and state.drained and not state.drained.done():
+            state.drained.set_result(_Counts(message, state.received))
 
-    def _deliver(self, peer: str, message: Message, frames: list[memoryview]) -> None:
-        self._receive(peer, message, frames)
+    def _after_error(self, peer: str) -> None:
+        """For a router, which may have to tell a stranger."""
 
     def _tell_loop(self, peer: str, error: Exception) -> None:
         message = f"{self.address}: a message of {peer} could not be handled"
@@ -203,58 +261,32 @@ class Router(_Link):
             raise
         self._watch()
 
-    def send(self, peer: str, message: Message, frames: Frames = ()) -> None:
-        """Queue a message to `peer`; contiguous frames are copied, so they may change afterwards.
-
-        Raises:
-            PeerGone: no such peer is connected.
-        """
-        state = self._peers.get(peer)
-        if state is None:
-            raise PeerGone(f"{self.address}: {peer} is not connected")
-        self._transmit(peer, [peer.encode(), encode(message), *frames])
-        state.sent += 1
-
     @property
     def peers(self) -> tuple[str, ...]:
         """The peers that have said Hello and were not forgotten."""
         return tuple(self._peers)
 
-    def _send_uncounted(self, peer: str, message: Message) -> None:
-        self._transmit(peer, [peer.encode(), encode(message)])
-
     def _receive_one(self) -> tuple[str, bytes, list[memoryview]]:
-        identity = self._socket.recv(zmq.DONTWAIT)
-        # The parts of one message arrive together, so these do not wait.
-        header = self._socket.recv() if self._socket.getsockopt(zmq.RCVMORE) else b""
-        return identity.decode("utf-8", "replace"), header, self._receive_frames()
+        # A router's socket puts the identity in front, so a header always follows.
+        identity = self._socket.recv(_NOW)
+        return identity.decode("utf-8", "replace"), *self._receive_header()
 
-    def _state_of(self, peer: str, message: Message) -> _Peer:
-        state = self._peers.get(peer)
-        if type(message) is Hello:
-            state = self._peers[peer] = _Peer(greeted=True)
-        if state is None:
-            raise ProtocolError(f"{peer} sent {message.tag!r} before its hello")
-        return state
-
-    def _deliver(self, peer: str, message: Message, frames: list[memoryview]) -> None:
-        if type(message) is Hello:
-            self.send(peer, Welcome())
-        self._receive(peer, message, frames)
-
-    def _take_in(self, peer: str, header: bytes, frames: list[memoryview]) -> None:
-        super()._take_in(peer, header, frames)
-        if peer not in self._peers:
-            self._refuse(peer)
-
-    def _refuse(self, peer: str) -> None:
-        """Tell a peer whose Hello could not be read, so that it need not wait for its deadline."""
-        text = f"the hello of {peer} was not understood: install the same version on both sides"
-        refusal = Failure(call_id=0, kind="ProtocolError", message=text, traceback="")
-        try:
-            self._send_uncounted(peer, refusal)
-        except PeerGone:
+    def _shake_hands(self, peer: str, message: Message) -> None:
+        if not isinstance(message, Hello):
+            super()._shake_hands(peer, message)
             return
+        state = self._peers[peer] = _Peer(prefix=(peer.encode(),), received=1)
+        self._transmit(peer, state.prefix, Welcome())
+        state.sent += 1
+        self._receive(peer, message, [])
+
+    def _after_error(self, peer: str) -> None:
+        """Tell a peer whose Hello was not understood, so that it need not wait any longer."""
+        if peer in self._peers or self._closed:
+            return
+        reason = f"the hello of {peer} was not understood: install the same version on both sides"
+        with contextlib.suppress(PeerGone):
+            self._transmit(peer, (peer.encode(),), Refused(reason=reason))
 
 
 class Dealer(_Link):
@@ -278,7 +310,7 @@ class Dealer(_Link):
         super().__init__(zmq.DEALER, address, receive, on_error)
         self.peer = peer
         self.identity = identity
-        self._state = self._peers[peer] = _Peer()
+        self._peers[peer] = _Peer()
         self._welcome: asyncio.Future[None] = self._loop.create_future()
         self._socket.setsockopt(zmq.IDENTITY, identity.encode())
         self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
@@ -297,30 +329,18 @@ class Dealer(_Link):
         async with deadline(deadline_s, waiting_for=f"{self.peer} to welcome {self.identity}"):
             await asyncio.shield(self._welcome)
 
-    def send(self, peer: str, message: Message, frames: Frames = ()) -> None:
-        """As `Router.send`; `peer` must be the one peer."""
-        if peer != self.peer or self._closed:
-            raise PeerGone(f"{self.address}: {peer} is not connected to {self.identity}")
-        self._transmit(peer, [encode(message), *frames])
-        self._state.sent += 1
-
-    def _send_uncounted(self, peer: str, message: Message) -> None:
-        self._transmit(peer, [encode(message)])
-
     def _receive_one(self) -> tuple[str, bytes, list[memoryview]]:
-        header = self._socket.recv(zmq.DONTWAIT)
-        return self.peer, header, self._receive_frames()
+        return self.peer, *self._receive_header()
 
-    def _deliver(self, peer: str, message: Message, frames: list[memoryview]) -> None:
-        if type(message) is Welcome:
-            self._state.greeted = True
+    def _shake_hands(self, peer: str, message: Message) -> None:
+        if isinstance(message, Refused):
+            _fail(self._welcome, ProtocolError(message.reason))
+        elif isinstance(message, Welcome):
+            self._peers[peer].received += 1
             if not self._welcome.done():
                 self._welcome.set_result(None)
-            return
-        if type(message) is Failure and message.call_id == 0 and not self._state.greeted:
-            _fail(self._welcome, ProtocolError(message.message))
-            return
-        self._receive(peer, message, frames)
+        else:
+            super()._shake_hands(peer, message)
 
 
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
@@ -328,3 +348,10 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
         future.exception()
+
+
+def _contiguous(frame: Frame) -> memoryview:
+    view = memoryview(frame)
+    if not view.c_contiguous:
+        raise ValueError(f"a frame of shape {view.shape} is not contiguous; send a copy of it")
+    return view

@@ -57,6 +57,14 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The router's answer to a Hello that it could not read."""
+
+    tag: ClassVar[str] = "refused"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """Run a method of a worker; answered by exactly one Reply or Failure."""
 
@@ -139,7 +147,9 @@ class Note:
     value: Any
 
 
-Message: TypeAlias = Hello | Welcome | Call | Reply | Failure | Heartbeat | Drain | Drained | Note
+Message: TypeAlias = (
+    Hello | Welcome | Refused | Call | Reply | Failure | Heartbeat | Drain | Drained | Note
+)
 MESSAGES: dict[str, type[Any]] = {kind.tag: kind for kind in typing.get_args(Message)}
 
 _FLOAT = "$float"
@@ -162,7 +172,7 @@ def encode(message: Message) -> bytes:
             raise ProtocolError(f"a {message.tag} message uses the reserved key {_FLOAT!r}")
         if b"null" in data:
             # orjson writes NaN and infinity as null: rewrite them, which costs only such messages.
-            body = {name: getattr(message, name) for name in _CHECKS[message.tag]}
+            body = {name: getattr(message, name) for name in _FIELDS[message.tag].names}
             data = orjson.dumps({message.tag: _mark_floats(body)}, default=_plain)
     except TypeError as cause:
         raise ProtocolError(f"a {message.tag} message cannot be written: {cause}") from cause
@@ -194,49 +204,62 @@ def decode(data: bytes) -> Message:
 
 
 def _check(tag: str, body: Any) -> None:
-    checks = _CHECKS[tag]
     if type(body) is not dict:
         raise ProtocolError(f"the body of a {tag} message is no object")
+    fields = _FIELDS[tag]
     # Before the fields: a peer of another protocol has other fields, and that is not the news.
-    if body.get("protocol", PROTOCOL) != PROTOCOL and "protocol" in checks:
+    if "protocol" in fields.names and body.get("protocol", PROTOCOL) != PROTOCOL:
         raise ProtocolError(
             f"the other side speaks protocol {body['protocol']!r}, this side {PROTOCOL}; "
             "install the same rlinf_async version in both interpreters"
         )
-    if body.keys() != checks.keys():
-        missing, surplus = checks.keys() - body.keys(), body.keys() - checks.keys()
+    if body.keys() != fields.names:
+        missing, surplus = fields.names - body.keys(), body.keys() - fields.names
         raise ProtocolError(
             f"a {tag} message has missing fields {sorted(missing)}, "
             f"surplus fields {sorted(surplus)}"
         )
-    for name, check in checks.items():
+    for name, kind in fields.plain:
+        if type(body[name]) is not kind:
+            raise _wrong_type(tag, name, body[name])
+    for name, check in fields.nested:
         if not check(body[name]):
-            raise ProtocolError(
-                f"field {name!r} of a {tag} message is a {type(body[name]).__name__}"
-            )
+            raise _wrong_type(tag, name, body[name])
 
 
-def _checks_of(kind: type[Any]) -> dict[str, Callable[[Any], bool]]:
-    hints = typing.get_type_hints(kind)
-    return {field.name: _checker(hints[field.name]) for field in dataclasses.fields(kind)}
+def _wrong_type(tag: str, name: str, value: Any) -> ProtocolError:
+    return ProtocolError(f"field {name!r} of a {tag} message is a {type(value).__name__}")
+
+
+class _Fields:
+    """The fields of one record: those of one exact type, and those that need a closer look."""
+
+    def __init__(self, record: type[Any]) -> None:
+        hints = typing.get_type_hints(record)
+        kinds = {field.name: hints[field.name] for field in dataclasses.fields(record)}
+        self.names = frozenset(kinds)
+        self.plain: list[tuple[str, type]] = []
+        self.nested: list[tuple[str, Callable[[Any], bool]]] = []
+        for name, hint in kinds.items():
+            if hint in (int, str):
+                self.plain.append((name, hint))
+            elif typing.get_origin(hint) is dict and typing.get_args(hint)[1] is Any:
+                self.plain.append((name, dict))
+            elif hint is not Any:
+                self.nested.append((name, _checker(hint)))
 
 
 def _checker(hint: Any) -> Callable[[Any], bool]:
-    """A test of one JSON value against the annotations used above."""
-    if hint is Any:
-        return lambda value: True
+    """A test of one JSON value against a float or a dictionary of such or of strings."""
     if hint is float:
         return lambda value: type(value) is float or type(value) is int
     if typing.get_origin(hint) is dict:
-        inner = typing.get_args(hint)[1]
-        if inner is Any:
-            return lambda value: type(value) is dict
-        check = _checker(inner)
+        check = _checker(typing.get_args(hint)[1])
         return lambda value: type(value) is dict and all(map(check, value.values()))
     return lambda value: type(value) is hint
 
 
-_CHECKS = {tag: _checks_of(kind) for tag, kind in MESSAGES.items()}
+_FIELDS = {tag: _Fields(record) for tag, record in MESSAGES.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf_async.communication.fields import Field
 from rlinf_async.communication.pool import RowPool
-from rlinf_async.errors import EngineError
+from rlinf_async.errors import EngineError, PeerGone, PeerTimeout
 from rlinf_async.execution.admission import Admission
 from rlinf_async.execution.crew import Crew
 from rlinf_async.execution.definitions import Envs, Policy
@@ -33,6 +33,7 @@ log = get_logger()
 
 CREATE_DEADLINE_S = 300.0
 """For building a host's workers: simulators may compile models."""
+CENTRAL_MARGIN_S = 5.0
 DEADLINE_OVER_SLOWEST = 20.0
 """A call may take so many times the slowest one so far before its worker is taken for stuck."""
 
@@ -244,7 +245,14 @@ class Collection:
         }
         with self._run.recorder.span("rollout", items=self.horizon * cell.slots):
             method = "collect_central" if central else "collect"
-            summary = await self._timed_call(host, "rollout", method, arguments)
+            try:
+                summary = await self._timed_call(host, "rollout", method, arguments)
+            except (PeerTimeout, PeerGone) as error:
+                if not central:
+                    raise
+                # The policy's host only waits: what hangs or is gone are the environments.
+                render = self._crew.host(self._crew.placement.render_host(cell.number))
+                raise await render.explain(error) from None
         episodes = tuple(Episode(**episode) for episode in summary["episodes"])
         self._check_lag(ticket, summary["oldest_version"])
         return Segment(
@@ -270,7 +278,11 @@ class Collection:
         self, host: Any, worker: str, method: str, arguments: dict[str, Any]
     ) -> Any:
         began_s = time.monotonic()
-        value = await host.call(worker, method, arguments, deadline_s=self._reply_s(method))
+        limit_s = self._reply_s(method)
+        if method == "collect_central":
+            # Its own calls to render hosts have the same limit and know better who is stuck.
+            limit_s += CENTRAL_MARGIN_S
+        value = await host.call(worker, method, arguments, deadline_s=limit_s)
         took_s = time.monotonic() - began_s
         self._slowest_s[method] = max(took_s, self._slowest_s.get(method, 0.0))
         return value

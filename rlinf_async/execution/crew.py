@@ -31,6 +31,8 @@ class Crew:
         self._hosts: dict[str, Host] = {}
         self._cluster: Cluster | None = None
         self._pools: list[RowPool] = []
+        for worker in run.workers:
+            worker.opening = True
         raise_file_limit(FILES_OF_CONTROLLER + FILES_PER_HOST * len(placement.hosts))
 
     def check_memory(self, fields: Sequence[Field], rows: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -16,7 +17,14 @@ from rlinf_async.communication.link import Router
 from rlinf_async.communication.messages import Call, Failure, Heartbeat, Hello, Message, Note
 from rlinf_async.communication.pool import RowPool
 from rlinf_async.communication.runtime_folder import RuntimeFolder
-from rlinf_async.errors import BadInput, EngineError, PeerTimeout, WorkerFailed, WorkerLost
+from rlinf_async.errors import (
+    BadInput,
+    EngineError,
+    PeerGone,
+    PeerTimeout,
+    WorkerFailed,
+    WorkerLost,
+)
 from rlinf_async.execution.host_core import HostCore
 from rlinf_async.execution.logs import get_logger
 from rlinf_async.hardware.process import HostProcess
@@ -24,6 +32,8 @@ from rlinf_async.tracing.recorder import Recorder
 
 START_DEADLINE_S = 60.0
 LEAVE_BUDGET_S = 2.0
+GONE_BUDGET_S = 1.0
+"""How long after its link the end of a process may be seen."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 ROLES = ("render", "rollout", "train")
 SILENT_LIMIT_S = 30.0
@@ -43,6 +53,10 @@ class Host(Protocol):
 
     async def map_pool(self, pool: RowPool) -> None:
         """Make a pool's rows visible to the host's workers."""
+        ...
+
+    async def explain(self, error: PeerTimeout | PeerGone) -> EngineError:
+        """What happened to this host that somebody met `error`: its end, or what it is doing."""
         ...
 
     def doing(self) -> str:
@@ -76,11 +90,16 @@ class LocalHost:
             raise
         except Exception as cause:
             failure = Failure.of(0, cause)
-            raise _worker_failed(self.name, worker, method, failure) from cause
+            call = Call(call_id=0, worker=worker, method=method, arguments=arguments)
+            raise worker_failed(self.name, call, failure) from cause
 
     async def map_pool(self, pool: RowPool) -> None:
         """The pool is in this process already."""
         self._core.adopt_pool(pool)
+
+    async def explain(self, error: PeerTimeout | PeerGone) -> EngineError:
+        """As it is: calls in this process have no deadline."""
+        return error
 
     def doing(self) -> str:
         """The current command and its age."""
@@ -110,6 +129,7 @@ class ProcessHost:
         self.heartbeat: Heartbeat | None = None
         self.heard_s = time.monotonic()
         self.lost: WorkerLost | None = None
+        self._ended = asyncio.Event()
         self._router, self._caller = router, caller
 
     async def call(
@@ -122,8 +142,8 @@ class ProcessHost:
             value, _ = await self._caller.call(
                 self.name, worker, method, arguments, deadline_s=deadline_s
             )
-        except PeerTimeout as expired:
-            raise await self._explain(expired) from None
+        except (PeerTimeout, PeerGone) as error:
+            raise await self.explain(error) from None
         return value
 
     async def map_pool(self, pool: RowPool) -> None:
@@ -150,13 +170,14 @@ class ProcessHost:
 
     def current_stage(self) -> str:
         """The role of the worker that the oldest unanswered call is for, else the host's roles."""
-        pending = [c for c in self._caller.pending_calls(self.name) if c.worker in ROLES]
-        return pending[0].worker if pending else self.stage
+        pending = [_about(call) for call in self._caller.pending_calls(self.name)]
+        return next((worker for worker, _ in pending if worker in ROLES), self.stage)
 
     def lose(self, error: WorkerLost) -> None:
         """Every present and later call ends with `error`."""
         self.lost = error
         self.said_hello.set()
+        self._ended.set()
         self._caller.fail_peer(self.name, error)
 
     async def close(self) -> None:
@@ -171,13 +192,20 @@ class ProcessHost:
         finally:
             self.process.close()
 
-    async def _explain(self, expired: PeerTimeout) -> PeerTimeout:
-        """Ask the process for its stacks (SIGUSR1 makes it print them) and quote them."""
+    async def explain(self, error: PeerTimeout | PeerGone) -> EngineError:
+        """The process's end, or its stacks (SIGUSR1 makes it print them)."""
+        if isinstance(error, PeerGone):
+            # A link breaks a moment before the end of its process is seen, which says more.
+            with contextlib.suppress(PeerTimeout):
+                async with deadline(GONE_BUDGET_S, waiting_for=f"{self.name} to end"):
+                    await self._ended.wait()
+        if self.lost is not None or isinstance(error, PeerGone):
+            return self.lost or error
         if self.process.poll() is None:
             signal.pidfd_send_signal(self.process.pidfd, signal.SIGUSR1)
             await asyncio.sleep(0.2)
         stacks = self.process.stderr_tail(30)
-        return PeerTimeout(f"{expired}; it is in {self.doing()}; its stacks:\n{stacks}")
+        return PeerTimeout(f"{error}; it is in {self.doing()}; its stacks:\n{stacks}")
 
 
 class Cluster:
@@ -287,7 +315,10 @@ class Cluster:
     def _build_error(self, peer: str, call: Call, failure: Failure) -> Exception:
         if failure.kind == BadInput.__name__:
             return BadInput.relayed(failure.message)
-        return _worker_failed(peer, call.worker, call.method, failure)
+        for kind in (PeerTimeout, PeerGone):
+            if failure.kind == kind.__name__:
+                return kind(failure.message)
+        return worker_failed(peer, call, failure)
 
 
 def process_cpu_s(pid: int) -> float:
@@ -301,7 +332,11 @@ def process_cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
-def _worker_failed(host: str, worker: str, method: str, failure: Failure) -> WorkerFailed:
+def worker_failed(host: str, call: Call, failure: Failure) -> WorkerFailed:
+    """What `call` to `host` met; what `host` was told of a third process stays as it is."""
+    if failure.kind == WorkerFailed.__name__:
+        return WorkerFailed.relayed(failure.message, failure.traceback)
+    worker, method = _about(call)
     return WorkerFailed(
         f"{worker} in {host}",
         stage=worker,
@@ -310,6 +345,13 @@ def _worker_failed(host: str, worker: str, method: str, failure: Failure) -> Wor
         message=failure.message,
         traceback=failure.traceback,
     )
+
+
+def _about(call: Call) -> tuple[str, str]:
+    """(worker, method) that a call is about: building one is its own `__init__`."""
+    if (call.worker, call.method) == ("host", "create"):
+        return str(call.arguments["name"]), "__init__"
+    return call.worker, call.method
 
 
 def _words(call: Call) -> str:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rlinf_async.errors import BadInput, EngineError
+from rlinf_async.errors import BadInput, EngineError, StageExited
 from rlinf_async.execution.admission import Admission
 from rlinf_async.execution.collection import Collection
 from rlinf_async.execution.crew import Crew
@@ -137,6 +137,7 @@ class Pipeline:
             writer=self._pack_clock,
             reader=self._train_clock,
         )
+        batches.guard = self._check_published
         self._streams.append(batches)
         self._start("pack", self._pack(segments, batches, len(collection.envs.cells)))
         return batches
@@ -155,6 +156,7 @@ class Pipeline:
         out: Stream[Any] = Stream(
             name, capacity=capacity or items.capacity, writer=clock, reader=self._train_clock
         )
+        items.guard, out.guard = None, items.guard
         self._streams.append(out)
         self._start(name, self._run_stage(stage, items, out))
         return out
@@ -263,7 +265,20 @@ class Pipeline:
     async def _run_stage(self, stage: Stage, items: Stream[Any], out: Stream[Any]) -> None:
         async for item in stage(items):
             await out.put(item)
+        if len(items) or not items.closed:
+            raise StageExited(
+                f"stage {out.name!r} ended after {items.got_count} items of {items.name!r}, "
+                "and there are more"
+            )
         out.close()
+
+    def _check_published(self) -> None:
+        """Refuse to wait for a batch that needs a version which only the waiting one publishes."""
+        if self._trained_unpublished is not None:
+            raise EngineError(
+                f"the next batch was asked for before publish() of version "
+                f"{self._trained_unpublished}; call publish() exactly once after each train()"
+            )
 
     async def _configure(self, records: dict[str, Any], sizes: dict[str, int]) -> None:
         """Make the learner at the first batch; later ones must ask for the same."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from rlinf_async.errors import BadInput, PeerTimeout, describe_exit
+from rlinf_async.errors import BadInput, Interrupted, PeerTimeout, describe_exit
 from rlinf_async.execution.roles import role_reference
 from rlinf_async.hardware.child import settle_from_environment
 from rlinf_async.hardware.process import HostProcess
@@ -26,8 +26,10 @@ from rlinf_async.hardware.process import HostProcess
 PROBE_DEADLINE_S = 60.0
 
 
-def probe_env(env: Any, script: Path | None) -> dict[str, Any]:
+def probe_env(env: Any, name: str, script: Path | None, folder: Path) -> dict[str, Any]:
     """What `env` (an id, or a description of a factory) is: its spaces and its path.
+
+    `folder` is the run's private one: what a killed run leaves there, the next start removes.
 
     Blocks for the time that the environment takes to be built, before any worker exists; Ctrl-C
     ends it at once.
@@ -36,20 +38,22 @@ def probe_env(env: Any, script: Path | None) -> dict[str, Any]:
         BadInput: the environment is unknown or cannot be built.
         PeerTimeout: it takes longer than a minute.
     """
-    return _ask(role_reference("probe"), env, script, about=f"environment {env!r}")
+    return _ask(role_reference("probe"), env, script, folder, about=f"environment {name!r}")
 
 
-def probe_worker(reference: str, script: Path | None) -> None:
+def probe_worker(reference: str, script: Path | None, folder: Path) -> None:
     """Raise BadInput unless hosts can import the worker class that `reference` names."""
     check = "rlinf_async.execution.user_workers:check_worker"
-    _ask(check, reference, script, about=f"worker {reference!r}")
+    _ask(check, reference, script, folder, about=f"worker {reference!r}")
 
 
-def _ask(function: str, argument: Any, script: Path | None, *, about: str) -> dict[str, Any]:
+def _ask(
+    function: str, argument: Any, script: Path | None, parent: Path, *, about: str
+) -> dict[str, Any]:
     """What `function(argument)` returns in a process of its own."""
     question = {"function": function, "argument": argument}
     question["script"] = str(script) if script else None
-    with tempfile.TemporaryDirectory(prefix="rlinf-probe-") as folder, _interruptible():
+    with tempfile.TemporaryDirectory(prefix="probe-", dir=parent) as folder, _interruptible():
         answer_file = Path(folder) / "answer"
         arguments = ["-m", "rlinf_async.execution.probe", str(answer_file)]
         arguments.append(orjson.dumps(question).decode())
@@ -63,10 +67,9 @@ def _ask(function: str, argument: Any, script: Path | None, *, about: str) -> di
         finally:
             process.close()
         if exit_code != 0 or not answer_file.exists():
-            raise BadInput(
-                about,
-                f"the process that tried it {describe_exit(exit_code)}:\n{process.stderr_tail()}",
-            )
+            tail = process.stderr_tail()
+            fate = f"the process that tried it {describe_exit(exit_code)}"
+            raise BadInput(about, f"{fate}:\n{tail}" if tail else fate)
         answer: dict[str, Any] = orjson.loads(answer_file.read_bytes())
     if "refused" in answer:
         raise BadInput.relayed(answer["refused"])
@@ -75,16 +78,18 @@ def _ask(function: str, argument: Any, script: Path | None, *, about: str) -> di
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C raise inside, where the loop that normally handles it is blocked."""
+    """Let Ctrl-C and SIGTERM raise inside, where the loop that normally handles it is blocked."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        raise Interrupted(number)
 
-    previous = signal.signal(signal.SIGINT, interrupt)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = [signal.signal(number, interrupt) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in zip(numbers, previous, strict=True):
+            signal.signal(number, handler)
 
 
 def main() -> None:

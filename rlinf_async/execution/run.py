@@ -63,8 +63,9 @@ class Run:
         if count < 1:
             raise BadInput("run.envs", "count", expected="at least 1", got=count)
         described = env if isinstance(env, str) else describe(env, where="run.envs")
-        told = probe_env(described, self.script)
-        name = env if isinstance(env, str) else getattr(env, "__name__", str(env))
+        function = getattr(env, "func", env)  # a functools.partial is named after its function
+        name = env if isinstance(env, str) else getattr(function, "__qualname__", repr(env))
+        told = probe_env(described, name, self.script, self.runtime_folder.path)
         self.progress.title = f"{self.progress.title} · {name} x {count}"
         return Envs(
             env=described,
@@ -108,7 +109,7 @@ class Run:
             BadInput: hosts cannot import the class, or it is no `Worker`.
         """
         reference = worker_reference(worker)
-        probe_worker(reference, self.script)
+        probe_worker(reference, self.script, self.runtime_folder.path)
         name = f"{reference.rpartition(':')[2].rpartition('.')[2].lower()}-{len(self.workers)}"
         described = {k: describe(v, where=f"run.worker({name})") for k, v in arguments.items()}
         handle = WorkerHandle(name, reference, described, deadline_s=self.options.reply_timeout_s)

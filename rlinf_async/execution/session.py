@@ -74,10 +74,11 @@ async def _session(
         run.config = asdict(config) if is_dataclass(config) and not isinstance(config, type) else {}
         run.loop_lag_s = lag.worst_s
         try:
+            shown = functools.partial(display.show, run.status)
             async with asyncio.TaskGroup() as group:
                 endless = [
                     group.create_task(_endless("loop lag", lag.watch)),
-                    group.create_task(_endless("display", functools.partial(display.show, run.status))),
+                    group.create_task(_endless("display", shown)),
                 ]
                 await main(run, config)
                 for task in endless:

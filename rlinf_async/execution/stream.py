@@ -57,6 +57,8 @@ class Stream(Generic[T]):
         """The most items ever held at once."""
         self._put_wait_ns = self._get_wait_ns = 0
         self._clock_ns = clock_ns
+        self.guard: Callable[[], None] | None = None
+        """Called before each `get`; raises where the item could never come."""
         self._items: deque[T] = deque()
         self._readers: _Waiters = deque()
         self._writers: _Waiters = deque()
@@ -110,6 +112,8 @@ class Stream(Generic[T]):
 
     async def get(self) -> T:
         """Take the oldest item, waiting for one; StreamClosed once closed and empty."""
+        if self.guard is not None:
+            self.guard()
         self._check_readable()
         if self._readers or not self._items:
             began_ns = self._clock_ns()

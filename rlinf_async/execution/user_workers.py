@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from rlinf_async.communication.deadlines import deadline
 from rlinf_async.errors import BadInput
-from rlinf_async.execution.hosts import Host
+from rlinf_async.execution.hosts import START_DEADLINE_S, Host
 from rlinf_async.execution.records import Batch, Segment, record_to_json
 from rlinf_async.execution.references import describe, name_of, resolve_name
 from rlinf_async.execution.worker import Worker
@@ -25,6 +26,8 @@ class WorkerHandle:
     ) -> None:
         self.name, self.reference, self.arguments = name, reference, arguments
         self._deadline_s = deadline_s
+        self.opening = False
+        """Whether a pipeline is starting the worker's host."""
         self._host: Host | None = None
         self._ready = asyncio.Event()
 
@@ -50,7 +53,14 @@ class WorkerHandle:
             WorkerLost: the worker's process ended.
             PeerTimeout: no answer within `--reply-timeout-s`.
         """
-        await self._ready.wait()
+        if not self.opening:
+            raise BadInput(
+                f"{self.name}.{method}",
+                "was called before the worker has a host",
+                fix="call it from a stage, or after pipe.rollout(...)",
+            )
+        async with deadline(START_DEADLINE_S, waiting_for=f"worker {self.name} to start"):
+            await self._ready.wait()
         assert self._host is not None
         plain = {key: _plain(value, f"{self.name}.{method}") for key, value in arguments.items()}
         return await self._host.call(self.name, method, plain, deadline_s=self._deadline_s)

@@ -71,22 +71,8 @@ class HostProcess:
             raise RuntimeError(f"host {name} must be started from the main thread")
         log_file = log_folder / f"{name}.err"
         with _open_log(log_file, name) as log:
-            try:
-                popen = subprocess.Popen(
-                    [interpreter, *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=_environment(environment, cores, threads),
-                    close_fds=True,
-                    process_group=0,
-                )
-            except OSError as cause:
-                raise BadInput(
-                    f"host {name}",
-                    f"cannot start {interpreter}: {cause.strerror}",
-                    fix="check that the interpreter exists and may be executed",
-                ) from cause
+            variables = _environment(environment, cores, threads)
+            popen = _start(name, [interpreter, *arguments], variables, log)
         try:
             return cls(name, popen, log_file)
         except OSError as cause:
@@ -227,6 +213,27 @@ def _open_log(file: Path, name: str) -> IO[bytes]:
             f"host {name}",
             f"cannot write its log {file}: {cause.strerror}",
             fix="choose a run folder that you may write to",
+        ) from cause
+
+
+def _start(
+    name: str, command: list[str], variables: dict[str, str], log: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=variables,
+            close_fds=True,
+            process_group=0,
+        )
+    except OSError as cause:
+        raise BadInput(
+            f"host {name}",
+            f"cannot start {command[0]}: {cause.strerror}",
+            fix="check that the interpreter exists and may be executed",
         ) from cause
 
 

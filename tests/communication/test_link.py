@@ -79,6 +79,49 @@ def test_frames_may_change_after_the_send(folder, run, peers, open_desk):
     assert run(main()) == b"a" * 1_000_000
 
 
+def test_a_refused_frame_does_not_spoil_the_next_message(folder, run, peers, open_desk):
+    address = folder.socket_address("controller")
+
+    async def main():
+        with open_desk(address) as desk:
+            peers(address, "h0", "echo")
+            await desk.greeted("h0")
+            call = Call(call_id=1, worker="w", method="m", arguments={})
+            with pytest.raises(ValueError, match="not contiguous"):
+                desk.router.send("h0", call, [b"good", memoryview(bytes(10))[::2]])
+            with pytest.raises(ProtocolError, match="cannot be written"):
+                desk.router.send("h0", Note(topic="n", value=object()))
+            desk.router.send("h0", call, [b"good"])
+            await desk.until(lambda: len(desk.inbox) == 2)
+            await desk.router.drain("h0", deadline_s=10)
+            return desk.inbox[1]
+
+    _, reply, frames = run(main())
+    assert reply == Reply(call_id=1, value={})
+    assert [bytes(frame) for frame in frames] == [b"good"]
+
+
+def test_what_a_peer_sends_after_it_has_drained_is_no_loss(folder, run):
+    address = folder.socket_address("controller")
+
+    async def main():
+        router = Router(address, receive=lambda *_: None)
+        dealer = Dealer(address, identity="h0", receive=lambda *_: None)
+        try:
+            await dealer.open(Hello.of_this_process("h0"), deadline_s=10)
+            async with asyncio.TaskGroup() as group:
+                drain = group.create_task(router.drain("h0", deadline_s=10))
+                # These surround the dealer's answer, which comes at some point among them.
+                while not drain.done():
+                    dealer.send("controller", Note(topic="beat", value=None))
+                    await asyncio.sleep(0)
+        finally:
+            router.close()
+            dealer.close()
+
+    run(main())
+
+
 def test_a_message_to_nobody_is_an_error(folder, run, open_desk):
     async def main():
         with open_desk(folder.socket_address("controller")) as desk:

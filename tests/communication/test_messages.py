@@ -18,6 +18,7 @@ from rlinf_async.communication.messages import (
     Heartbeat,
     Hello,
     Note,
+    Refused,
     Reply,
     Welcome,
     decode,
@@ -44,6 +45,7 @@ any_message = st.one_of(
         packages=st.dictionaries(keys, texts, max_size=3),
     ),
     st.just(Welcome()),
+    st.builds(Refused, reason=texts),
     st.builds(Call, call_id=numbers, worker=texts, method=texts, arguments=bodies),
     st.builds(Reply, call_id=numbers, value=values),
     st.builds(Failure, call_id=numbers, kind=texts, message=texts, traceback=texts),
@@ -166,6 +168,7 @@ def _examples():
     return [
         messages.Hello.of_this_process("h", {"numpy": "2"}),
         Welcome(),
+        Refused(reason="old"),
         Call(call_id=1, worker="w", method="m", arguments={}),
         Reply(call_id=1, value=None),
         Failure(call_id=1, kind="k", message="m", traceback="t"),

@@ -4,6 +4,7 @@ import resource
 import subprocess
 
 import pytest
+
 from tests.conftest import EXAMPLE
 
 pytestmark = pytest.mark.process

@@ -269,6 +269,16 @@ class StreamMachine(RuleBasedStateMachine):
     def cancel(self, pick: int) -> None:
         self.tasks[pick % len(self.tasks)].cancel()
 
+    @precondition(lambda self: self.woken())
+    @rule(pick=st.integers(0, 1000))
+    def cancel_a_woken_one_before_it_runs(self, pick: int) -> None:
+        woken = self.woken()
+        woken[pick % len(woken)].cancel()
+
+    def woken(self) -> list[asyncio.Task[None]]:
+        turns = [turn for turn in (*self.stream._readers, *self.stream._writers) if turn.done()]
+        return [task for task in self.tasks if task._fut_waiter in turns]
+
     @precondition(lambda self: self.started > 4)
     @rule()
     def close(self) -> None:

@@ -1,12 +1,19 @@
 """A worker, the controller or the user ends a run: what is said, how soon, and what is left."""
 
+import asyncio
 import os
 import pty
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
+
+from rlinf_async.communication.calls import Caller
+from rlinf_async.errors import PeerGone, WorkerLost
+from rlinf_async.execution.hosts import ProcessHost
 from tests.conftest import EXAMPLE
+from tests.fixtures.loops import in_loop
 
 pytestmark = pytest.mark.process
 
@@ -95,6 +102,21 @@ def test_environment_that_dies_while_its_worker_is_built_names_the_render_stage(
     assert "host-0" in first
     assert "stage render" in first
     assert expected in first
+
+
+@in_loop
+async def test_call_that_finds_its_link_broken_reports_the_end_of_the_process():
+    class BrokenLink:
+        def send(self, peer, message, frames=()):
+            raise PeerGone(f"{peer} is not connected")
+
+    link = BrokenLink()
+    host = ProcessHost(SimpleNamespace(name="host-0"), link, Caller(link), "rollout")
+    lost = WorkerLost("host-0", stage="rollout", command="rollout.collect", exit_code=-9)
+    # The kernel closes a dying process's sockets before anybody can see that it has ended.
+    asyncio.get_running_loop().call_soon(host.lose, lost)
+    with pytest.raises(WorkerLost, match="was killed by SIGKILL"):
+        await host.call("rollout", "collect", {}, deadline_s=5.0)
 
 
 def test_environment_whose_constructor_raises_in_a_worker_is_reported(launch, tmp_path):

@@ -11,11 +11,11 @@ RAISES = {
 }
 MISUSES = {
     "stage_ends_early": "short",
-    "no_publish": "publish()",
+    "no_publish": "publish() of version 1",
     "publish_twice": "publish() without a train() before it",
     "publish_first": "publish() without a train() before it",
     "train_twice": "batch 0 came to train before publish() of version 1",
-    "last_publish_missing": "the pipeline ended without publish() of version 3",
+    "last_publish_missing": "publish() of version 3",
 }
 
 

@@ -2,9 +2,9 @@
 
 SIGKILL to each kind of worker: is the error on stderr within 2 s, does it name the worker, is the
 exit code not 0? SIGINT to the controller's process group, as a terminal sends it, from the start of
-the process to the end of the run, once and twice. SIGKILL to the controller: are its hosts gone within
-2 s, and does the next start remove its socket folder? And each time: is anything left behind, be it
-a process, shared memory or a file in the run's temporary folder?
+the process to the end of the run, once and twice. SIGKILL to the controller: are its hosts gone
+within 2 s, and does the next start remove its socket folder? And each time: is anything left
+behind, be it a process, shared memory or a file in the run's temporary folder?
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 
 from common import emit
 from processes import MarkedRun, all_memory_files, memory_files
+
 from runs import EXAMPLE
 
 LIMIT_S = 2.0

@@ -63,7 +63,10 @@ class Rollout:
         segments = RowPool.create("segments", fields, len(self.cells))
         context.pools = {"segments": segments, "weights": weights_pool(spaces)}
         context.workers["render"] = RenderWorker(
-            context, env=ENV, run_seed=0, cells={str(c.number): (c.first_slot, c.slots) for c in self.cells}
+            context,
+            env=ENV,
+            run_seed=0,
+            cells={str(c.number): (c.first_slot, c.slots) for c in self.cells},
         )
         self._worker = RolloutWorker(
             context,

@@ -1,7 +1,7 @@
 """Is training bit-identical in every mode, with any number of hosts, run after run?
 
-Trains five iterations of the example script in each variant (mode, hosts, place of the policy, and a
-repeated run) and compares SHA-256 hashes of the final parameters and of the running statistics.
+Trains five iterations of the example script in each variant (mode, hosts, place of the policy, and
+a repeated run) and compares SHA-256 hashes of the final parameters and of the running statistics.
 Variants of one environment and one `max_lag` must agree; different lags give different numbers.
 """
 
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from common import ONE_THREAD, ROOT, emit
+
 from runs import EXAMPLE, run_command
 
 ITERATIONS = 5
@@ -105,7 +106,9 @@ def compare(cases: list[Case], repeat: int) -> dict[str, dict[str, list[str]]]:
         digests = list(pool.map(lambda pair: digest(*pair), listed))
     hashes: dict[str, dict[str, list[str]]] = {case.name: defaultdict(list) for case in cases}
     for (case, variant), found in zip(listed, digests, strict=True):
-        hashes[case.name][found].append(variant.name)
+        names = hashes[case.name][found]
+        if variant.name not in names:
+            names.append(variant.name)
     return hashes
 
 
@@ -124,13 +127,15 @@ def main() -> None:
         # Hopper falls: its episodes end inside segments, and their ends enter the statistics.
         cases += [Case(env="HalfCheetah-v5", max_lag=3)]
         cases += [Case(env="Hopper-v5", max_lag=lag) for lag in (0, 1, 3)]
-    hashes = compare(cases, repeat=1 if args.quick else 2)
+    repeat = 1 if args.quick else 2
+    hashes = compare(cases, repeat)
     identical = all(len(found) == 1 for found in hashes.values())
     if any(digest.startswith("failed") for found in hashes.values() for digest in found):
         identical = False
     if not identical:
         print(json.dumps(hashes, indent=2), file=sys.stderr)
-    emit("reproducible", identical=identical, iterations=ITERATIONS, hashes=hashes)
+    runs = len(cases) * len(variants()) * repeat
+    emit("reproducible", identical=identical, iterations=ITERATIONS, runs=runs, hashes=hashes)
     sys.exit(not identical)
 
 
