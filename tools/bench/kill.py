@@ -149,7 +149,8 @@ def kill_controller(tally: Tally, options: dict[str, Any], delay_s: float) -> No
             run.process.kill()
             run.process.wait()
             give_up = killed_s + WAIT_S
-            while run.pids() and time.monotonic() < give_up:
+            # A process that is ending shows no environment any more, but still holds its files.
+            while (run.pids() or memory & all_memory_files()) and time.monotonic() < give_up:
                 time.sleep(0.002)
             tally.orphans_gone.append(time.monotonic() - killed_s)
             if memory & all_memory_files():
