@@ -12,11 +12,14 @@ from rlinf_async.algorithms.learner import Learner, make_learner
 from rlinf_async.algorithms.normalizers import ReturnScaler, Statistics
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.checkpoint import read_checkpoint, write_checkpoint
+from rlinf_async.execution.logs import get_logger
 from rlinf_async.execution.records import Batch
 from rlinf_async.execution.references import rebuild
 from rlinf_async.execution.spaces import Spaces
 from rlinf_async.execution.worker import Worker, WorkerContext
 from rlinf_async.models.parameters import initial_parameters
+
+log = get_logger()
 
 INITIAL_STREAM = 2
 """Word of the seed sequence that initial weights are drawn with."""
@@ -41,11 +44,14 @@ class TrainWorker(Worker):
         max_lag: int,
         lag: Literal["exact", "free"],
         init_from: str | None,
+        dumps: str,
     ) -> None:
+        """`dumps` is the folder for mini-batches that were not finite; made when needed."""
         super().__init__(context)
         self._spaces = Spaces.from_json(spaces)
         self._normalize, self._run_seed = normalize, run_seed
         self._iterations, self._max_lag, self._lag = iterations, max_lag, lag
+        self._dumps = dumps
         self._policy, self._shapes, self._initial = initial_parameters(
             policy, seed=(run_seed, INITIAL_STREAM)
         )
@@ -106,19 +112,35 @@ class TrainWorker(Worker):
         version = batch.index
         self._scales[version] = self._statistics.reward_scale
         with self.context.recorder.span("train.update", items=batch.env_steps):
-            metrics = self._learner.update(
-                fields,
-                statistics=self._statistics,
-                scales=self._scales,
-                version=version,
-                seed=self._run_seed,
-            )
+            try:
+                metrics = self._learner.update(
+                    fields,
+                    statistics=self._statistics,
+                    scales=self._scales,
+                    version=version,
+                    seed=self._run_seed,
+                )
+            finally:
+                self._dump_non_finite(version)
         with self.context.recorder.span("train.statistics", items=batch.env_steps):
             self._merge(fields, cells, fresh=version == 0)
             self._write(row, version + 1, self._learner.parameters)
         oldest_needed = version - self._max_lag
         self._scales = {v: s for v, s in self._scales.items() if v >= oldest_needed}
         return metrics
+
+    def _dump_non_finite(self, version: int) -> None:
+        """Write the first mini-batch whose loss or gradient was not finite, for a look at it."""
+        assert self._learner is not None
+        kept = self._learner.guard.take_minibatch()
+        if kept is None:
+            return
+        folder = Path(self._dumps)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path = folder / f"non_finite_{version}.npz"
+        arrays: dict[str, Any] = {name.replace("/", "."): rows for name, rows in kept.items()}
+        np.savez(path, **arrays)
+        log.warning("non_finite_step_skipped", version=version, minibatch=str(path))
 
     def save(self, folder: str, manifest: dict[str, Any], policy: dict[str, Any]) -> None:
         """Write a checkpoint of the newest version."""

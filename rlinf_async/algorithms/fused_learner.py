@@ -68,7 +68,7 @@ class FusedLearner:
         self._discrete = spaces.action.kind == "discrete"
         self._prepare = preparation(loss, advantages, normalized=normalize, joined=True)
         self._steps: dict[int, _Step] = {}
-        self._guard = NonFiniteGuard()
+        self.guard = NonFiniteGuard()
 
     @property
     def parameters(self) -> Float32:
@@ -109,7 +109,7 @@ class FusedLearner:
         )
         x, action, columns = self._entries(prepared)
         self._adam.rate = self._optimizer.rate(version / self._iterations)
-        skipped_before = self._guard.skipped
+        skipped_before = self.guard.skipped
         sums, taken, extra = np.zeros(len(METRICS) + 1), 0, {}
         for epoch in range(self._epochs):
             order = permutation(len(prepared), seed=seed, version=version, epoch=epoch)
@@ -132,7 +132,7 @@ class FusedLearner:
             **extra,
             "learning_rate": self._adam.rate,
             "explained_variance": explained_variance(prepared.value_old, prepared.returns),
-            "skipped_steps": float(self._guard.skipped - skipped_before),
+            "skipped_steps": float(self.guard.skipped - skipped_before),
         }
 
     def logp(self, observations: Mapping[str, Array], action: Array) -> Float32:
@@ -195,9 +195,9 @@ class FusedLearner:
         step.backward(slope, value_slope, loss.entropy_weight)
         norm = self._adam.norm()
         if not np.isfinite(norm + policy_loss + value_loss):
-            self._guard.skip(lambda: {"x": step.x.copy(), "columns": columns.copy()})
+            self.guard.skip(lambda: {"x": step.x.copy(), "columns": columns.copy()})
             return None
-        self._guard.step()
+        self.guard.step()
         self._adam.step(norm)
         parts = (policy_loss, value_loss, entropy, kl, clipped, norm, far)
         return np.array(parts)

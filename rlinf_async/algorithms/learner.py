@@ -46,6 +46,8 @@ class Learner(Protocol):
     """`fused` or `torch`."""
     reason: str
     """Why this one, for the log."""
+    guard: NonFiniteGuard
+    """What became of steps that were not finite."""
 
     @property
     def parameters(self) -> Float32:
@@ -91,6 +93,7 @@ class NonFiniteGuard:
 
     def __init__(self) -> None:
         self.in_a_row = 0
+        self._new = False
         self.skipped = 0
         """Over the learner's life."""
         self.minibatch: dict[str, Array] | None = None
@@ -99,7 +102,7 @@ class NonFiniteGuard:
     def skip(self, minibatch: Callable[[], dict[str, Array]]) -> None:
         """Count one skipped step; EngineError if it is one too many."""
         if self.in_a_row == 0:
-            self.minibatch = minibatch()
+            self.minibatch, self._new = minibatch(), True
         self.in_a_row += 1
         self.skipped += 1
         if self.in_a_row >= NON_FINITE_LIMIT:
@@ -109,6 +112,11 @@ class NonFiniteGuard:
             )
             error.add_note(_describe_non_finite(self.minibatch or {}))
             raise error
+
+    def take_minibatch(self) -> dict[str, Array] | None:
+        """The kept mini-batch if it was not taken before, so that it is written down once."""
+        new, self._new = self._new, False
+        return self.minibatch if new else None
 
     def step(self) -> None:
         """A step was taken: the row of skipped ones, if any, is over."""

@@ -79,7 +79,7 @@ class TorchLearner:
         self._iterations, self._shards = iterations, shards
         self._prepare = preparation(loss, advantages, normalized=normalize, joined=False)
         self._evaluator = ModuleEvaluator(self.module, rows=minibatch)
-        self._guard = NonFiniteGuard()
+        self.guard = NonFiniteGuard()
         self._buffers: Minibatch = {}
 
     @property
@@ -127,7 +127,7 @@ class TorchLearner:
         entries = self._entries(prepared)
         self._adam.rate = self._optimizer.rate(version / self._iterations)
         sums = _Sums()
-        skipped_before = self._guard.skipped
+        skipped_before = self.guard.skipped
         first = True
         for epoch in range(self._epochs):
             order = permutation(len(prepared), seed=seed, version=version, epoch=epoch)
@@ -142,7 +142,7 @@ class TorchLearner:
         metrics = sums.means()
         metrics["learning_rate"] = self._adam.rate
         metrics["explained_variance"] = explained_variance(prepared.value_old, prepared.returns)
-        metrics["skipped_steps"] = float(self._guard.skipped - skipped_before)
+        metrics["skipped_steps"] = float(self.guard.skipped - skipped_before)
         return metrics
 
     def _entries(self, prepared: Prepared) -> dict[str, Array]:
@@ -208,9 +208,9 @@ class TorchLearner:
             totals.append(parts)
         norm = self._adam.norm()
         if not (finite and np.isfinite(norm)):
-            self._guard.skip(lambda: {name: rows.numpy().copy() for name, rows in part.items()})
+            self.guard.skip(lambda: {name: rows.numpy().copy() for name, rows in part.items()})
             return
-        self._guard.step()
+        self.guard.step()
         self._adam.step(norm)
         sums.add(totals, norm)
 

@@ -174,6 +174,7 @@ class Collection:
             "iterations": ledger.iterations,
             "max_lag": ledger.max_lag,
             "lag": options.lag,
+            "dumps": str(self._run.folder.path / "dumps"),
             "init_from": None if options.init_from is None else str(options.init_from),
         }
         await self._create(host, "train", arguments)

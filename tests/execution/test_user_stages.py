@@ -1,5 +1,6 @@
 """What a script's own code may do in the flow, and what the user reads when it is wrong."""
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.process
@@ -94,3 +95,12 @@ def test_worker_that_is_called_before_the_pipeline_opens_is_an_error_not_a_wait(
     run = launch("workers.py", "--fault", "early_call")
     assert run.finish(15) in (1, 2)
     assert "scorer-0" in run.stderr.splitlines()[0]
+
+
+def test_minibatch_that_was_not_finite_is_skipped_and_written_down(launch):
+    run = launch("faults.py", "--mode", "serial", "--fault", "nan_reward")
+    assert run.finish() == 0
+    dumps = sorted((run.run_dir / "dumps").iterdir())
+    assert [path.name for path in dumps] == ["non_finite_0.npz"]
+    with np.load(dumps[0]) as kept:
+        assert any(np.isnan(kept[name]).any() for name in kept.files)
