@@ -6,6 +6,7 @@ to render hosts over direct links while both sides read and write the same row.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -71,13 +72,17 @@ class RolloutWorker(Worker):
         render: Any = self.context.sibling("render")
         render.begin(cell, row)
         segment = self._open(cell, batch, version, row)
+        rendered_ns = 0
         try:
             for t in range(self._horizon):
                 segment.act(t)
+                began_ns = time.perf_counter_ns()
                 render.step(cell, t)
+                rendered_ns += time.perf_counter_ns() - began_ns
             segment.finish(self._horizon)
         finally:
             self._weights.release(segment)
+        self.context.lent("rollout", "render", rendered_ns)
         return segment.summary(render.end(cell))
 
     async def collect_central(

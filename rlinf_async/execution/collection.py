@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
-CREATE_DEADLINE_S = 300.0
-"""For building a host's workers: simulators may compile models."""
 CENTRAL_MARGIN_S = 5.0
 DEADLINE_OVER_SLOWEST = 20.0
 """A call may take so many times the slowest one so far before its worker is taken for stuck."""
@@ -58,6 +56,7 @@ class Collection:
         self.rows = (ledger.max_lag + 1) * ledger.cells
         shared = ("rollout", "train") if crew.placement.exclusive else ()
         devices = {p: ("all",) if p in shared else (p,) for p in ("rollout", "train")}
+        self._start_s = run.options.start_timeout_s
         self._leases = Leases(LeaseTable(devices))
         self._clock = CellsClock(run.recorder.stage("rollout"))
         self._pool: RowPool
@@ -90,7 +89,7 @@ class Collection:
         """Make the learner; returns its name and the reason for it."""
         train = self._crew.host(self._crew.placement.train_host)
         chosen: dict[str, Any] = await train.call(
-            "train", "configure", settings, deadline_s=CREATE_DEADLINE_S
+            "train", "configure", settings, deadline_s=self._start_s
         )
         return chosen
 
@@ -130,7 +129,7 @@ class Collection:
             "manifest": self._manifest(),
             "policy": self._policy_document(),
         }
-        await train.call("train", "save", arguments, deadline_s=CREATE_DEADLINE_S)
+        await train.call("train", "save", arguments, deadline_s=self._start_s)
 
     async def _build(self) -> None:
         """Create all workers side by side, share the rows, make version 0 live."""
@@ -156,12 +155,12 @@ class Collection:
         self._ring = WeightRing(weights, self._admission, receivers, self._reply_s("adopt"))
         row = self._ring.first_row()
         train = crew.host(crew.placement.train_host)
-        await train.call("train", "initialise", {"row": row}, deadline_s=CREATE_DEADLINE_S)
+        await train.call("train", "initialise", {"row": row}, deadline_s=self._start_s)
         await self._ring.publish(0, row)
 
     async def _create(self, host: Any, role: str, arguments: dict[str, Any]) -> None:
         command = {"name": role, "reference": role_reference(role), "arguments": arguments}
-        await host.call("host", "create", command, deadline_s=CREATE_DEADLINE_S)
+        await host.call("host", "create", command, deadline_s=self._start_s)
 
     async def _create_train(self) -> dict[str, Any]:
         host = self._crew.host(self._crew.placement.train_host)
@@ -179,7 +178,7 @@ class Collection:
         }
         await self._create(host, "train", arguments)
         described: dict[str, Any] = await host.call(
-            "train", "describe", {}, deadline_s=CREATE_DEADLINE_S
+            "train", "describe", {}, deadline_s=self._start_s
         )
         return described
 

@@ -79,6 +79,12 @@ class HostCore:
         """A worker of this host, or None."""
         return self._workers.get(worker)
 
+    def lent(self, borrower: str, lender: str, spent_ns: int) -> None:
+        """Move time from the borrower's work to its wait for the lender, who worked."""
+        working, idle = (Wait.WORKING, ""), (Wait.INPUT, "controller")
+        self._clocks[borrower].move(spent_ns, working, (Wait.INPUT, lender))
+        self._clocks[lender].move(spent_ns, idle, working)
+
     async def compute(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Run `work` on the work thread."""
         return await self._thread.run(work, *arguments)

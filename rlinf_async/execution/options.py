@@ -32,6 +32,9 @@ class EngineOptions:
     free: actors take each new version at once."""
     cell: int = 16
     """Environments in one cell, the unit of a policy call; part of what a seed reproduces."""
+    start_timeout_s: float = 300.0
+    """A worker that is not built in this time, its environments' first reset included, is taken for
+    stuck."""
     reply_timeout_s: float = 600.0
     """A worker that does not answer a call for so long, or for 20 times the slowest call so far, is
     taken for stuck."""
@@ -49,8 +52,11 @@ class EngineOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise BadInput(f"--{name}", "too small", expected=f"at least {least}", got=value)
-        if not 0.0 < self.reply_timeout_s < math.inf:
-            raise BadInput("--reply-timeout-s", "no time", expected="> 0", got=self.reply_timeout_s)
+        for name in ("start_timeout_s", "reply_timeout_s"):
+            limit_s = getattr(self, name)
+            if not 0.0 < limit_s < math.inf:
+                option = f"--{name.replace('_', '-')}"
+                raise BadInput(option, "no time", expected="> 0", got=limit_s)
 
 
 RESERVED: frozenset[str] = frozenset(field.name for field in dataclasses.fields(EngineOptions))

@@ -32,6 +32,10 @@ class WorkerContext(Protocol):
         """The worker of that name in the same host, by reference; None if it lives elsewhere."""
         ...
 
+    def lent(self, borrower: str, lender: str, spent_ns: int) -> None:
+        """`borrower` ran the sibling `lender`'s code for so long: count it as the lender's work."""
+        ...
+
     async def compute(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Run `work` on the host's work thread."""
         ...

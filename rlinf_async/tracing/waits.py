@@ -70,6 +70,16 @@ class StageClock:
         """A context manager for work inside a wait (a command loop that waits by default)."""
         return _Visit(self, Wait.WORKING, "")
 
+    def move(self, spent_ns: int, source: tuple[Wait, str], target: tuple[Wait, str]) -> None:
+        """Book `spent_ns` of what was counted under `source` under `target` instead.
+
+        For time that was measured by other means while the clock stayed in one state: two passes
+        through a clock around each of many short calls would cost more than they tell.
+        """
+        with self._lock:
+            self._spent_ns[source] = self._spent_ns.get(source, 0) - spent_ns
+            self._spent_ns[target] = self._spent_ns.get(target, 0) + spent_ns
+
     def totals_ns(self) -> dict[str, int]:
         """Nanoseconds in each of the six states; they add up to the wall time since the start."""
         totals = {str(state): 0 for state in Wait}

@@ -81,3 +81,24 @@ def test_the_wall_time_of_a_worker_is_split_into_working_and_waiting():
     totals = run(body)
     assert totals["working"] > 0.0
     assert totals["input"] > 0.0
+
+
+def test_time_in_a_sibling_counts_as_the_sibling_s_work():
+    async def body(core):
+        command = {"name": "user", "reference": f"{__name__}:Adder", "arguments": {"bonus": 0}}
+        await core.perform("host", "create", command)
+        before = core.recorder.stage_totals()
+        core.lent("user", "adder", 1_000_000_000)
+        after = core.recorder.stage_totals()
+        return {
+            (stage, kind): round(after[stage][kind] - before[stage][kind])
+            for stage in ("user@here", "adder@here")
+            for kind in ("working", "input")
+        }
+
+    assert run(body) == {
+        ("user@here", "working"): -1,
+        ("user@here", "input"): 1,
+        ("adder@here", "working"): 1,
+        ("adder@here", "input"): -1,
+    }

@@ -82,6 +82,16 @@ def test_environment_that_sleeps_for_ever_is_reported_with_its_stack(launch):
     assert "in _maybe_die" in run.stderr
 
 
+def test_first_reset_that_sleeps_for_ever_ends_at_the_start_limit(launch, tmp_path):
+    tally = ("--after", "2", "--tally", str(tmp_path / "tally"))
+    limit = ("--start-timeout-s", "2")
+    run = launch("dying.py", "--how", "sleep", "--where", "reset", *tally, *limit)
+    assert run.finish() == 1
+    first = run.stderr.splitlines()[0]
+    assert "gave up after 2 s waiting for host-0" in first
+    assert "in _maybe_die" in run.stderr
+
+
 @pytest.mark.parametrize(
     ("how", "where", "expected"),
     [

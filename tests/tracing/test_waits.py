@@ -106,3 +106,13 @@ def test_totals_read_from_another_thread_always_add_up():
         before = now
     stop.set()
     thread.join()
+
+
+def test_moved_time_changes_its_state_and_keeps_the_sum():
+    time = FakeClock()
+    clock = StageClock("rollout", time.now_ns)
+    time.tick_ns(100)
+    clock.move(70, (Wait.WORKING, ""), (Wait.INPUT, "render"))
+    totals = clock.totals_ns()
+    assert (totals["working"], totals["input"]) == (30, 70)
+    assert sum(totals.values()) == 100
