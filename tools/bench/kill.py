@@ -173,7 +173,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
+def main() -> int:
     args = arguments()
     rng = random.Random(args.seed)
     kills, interrupts, doubles, controllers = (6, 6, 2, 2) if args.quick else (20, 20, 5, 5)
@@ -190,6 +190,7 @@ def main() -> None:
         _, options = VICTIMS[count % len(VICTIMS)]
         kill_controller(tally, options, rng.uniform(0.2, 2.5))
     report(tally)
+    return 1 if tally.trouble else 0
 
 
 def report(tally: Tally) -> None:
@@ -220,4 +221,4 @@ def report(tally: Tally) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

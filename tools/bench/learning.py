@@ -126,10 +126,15 @@ def curve_of(rows: Sequence[Record], steps: int) -> list[tuple[int, float]]:
 RUNNERS: dict[str, Callable[[str, int, int], Record]] = {"sb3": run_sb3, "ours": run_engine}
 
 
+def is_recorded(system: str, env: str, seed: int, steps: int) -> bool:
+    """Whether this seed has its line already."""
+    return any((r["system"], r["seed"]) == (system, seed) for r in recorded(env, steps))
+
+
 def series(system: str, env: str, seeds: Sequence[int], steps: int) -> None:
     """Run the seeds that are not recorded yet, one after another."""
     for seed in seeds:
-        if any((r["system"], r["seed"]) == (system, seed) for r in recorded(env, steps)):
+        if is_recorded(system, env, seed, steps):
             print(f"{system} {env} seed {seed} is recorded already", flush=True)
             continue
         result = {
@@ -142,6 +147,11 @@ def series(system: str, env: str, seeds: Sequence[int], steps: int) -> None:
             "machine": machine(),
             "commit": commit(),
         }
+        if is_recorded(system, env, seed, steps):
+            print(
+                f"{system} {env} seed {seed} was recorded meanwhile by another series", flush=True
+            )
+            continue
         results_path(env).parent.mkdir(parents=True, exist_ok=True)
         with results_path(env).open("a") as file:
             file.write(json.dumps(result) + "\n")
