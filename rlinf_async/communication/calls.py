@@ -42,7 +42,7 @@ class Caller:
         link: where calls are sent; its `receive` must pass Reply and Failure to `complete`.
         max_pending: the bound on outstanding calls to one peer, and so on what a link queues.
         build_error: makes the exception of a Failure from (peer, call, failure); by default
-            WorkerFailed without a stage.
+            `worker_failed`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Caller:
         self._link = link
         self._loop = asyncio.get_running_loop()
         self._max_pending = max_pending
-        self._build_error = build_error or _worker_failed
+        self._build_error = build_error or worker_failed
         self._pending: dict[int, _Pending] = {}
         self._pending_of: dict[str, int] = {}
         self._next_id = 1
@@ -148,12 +148,23 @@ def _expire(pending: _Pending, limit_s: float, waiting_for: str) -> None:
         pending.result.set_exception(gave_up(limit_s, what))
 
 
-def _worker_failed(peer: str, call: Call, failure: Failure) -> Exception:
+def worker_failed(host: str, call: Call, failure: Failure) -> WorkerFailed:
+    """What `call` to `host` met; what `host` was told of a third process stays as it is."""
+    if failure.kind == WorkerFailed.__name__:
+        return WorkerFailed.relayed(failure.message, failure.traceback)
+    worker, method = about(call)
     return WorkerFailed(
-        call.worker,
-        stage="",
-        command=call.method,
+        f"{worker} in {host}",
+        stage=worker,
+        command=f"{worker}.{method}",
         kind=failure.kind,
         message=failure.message,
         traceback=failure.traceback,
     )
+
+
+def about(call: Call) -> tuple[str, str]:
+    """(worker, method) that a call is about: building one is its own `__init__`."""
+    if (call.worker, call.method) == ("host", "create"):
+        return str(call.arguments["name"]), "__init__"
+    return call.worker, call.method

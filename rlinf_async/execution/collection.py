@@ -14,6 +14,7 @@ from rlinf_async.errors import EngineError, PeerGone, PeerTimeout
 from rlinf_async.execution.admission import Admission
 from rlinf_async.execution.crew import Crew
 from rlinf_async.execution.definitions import Envs, Policy
+from rlinf_async.execution.hosts import Host
 from rlinf_async.execution.layout import Cell, segment_fields
 from rlinf_async.execution.leases import Leases
 from rlinf_async.execution.logs import get_logger
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 log = get_logger()
 
 CENTRAL_MARGIN_S = 5.0
+"""The policy's own calls to render hosts end so long before the call to the policy: they know
+better who is stuck."""
 DEADLINE_OVER_SLOWEST = 20.0
 """A call may take so many times the slowest one so far before its worker is taken for stuck."""
 
@@ -158,7 +161,7 @@ class Collection:
         await train.call("train", "initialise", {"row": row}, deadline_s=self._start_s)
         await self._ring.publish(0, row)
 
-    async def _create(self, host: Any, role: str, arguments: dict[str, Any]) -> None:
+    async def _create(self, host: Host, role: str, arguments: dict[str, Any]) -> None:
         command = {"name": role, "reference": role_reference(role), "arguments": arguments}
         await host.call("host", "create", command, deadline_s=self._start_s)
 
@@ -244,15 +247,10 @@ class Collection:
             "row": row,
         }
         with self._run.recorder.span("rollout", items=self.horizon * cell.slots):
-            method = "collect_central" if central else "collect"
-            try:
-                summary = await self._timed_call(host, "rollout", method, arguments)
-            except (PeerTimeout, PeerGone) as error:
-                if not central:
-                    raise
-                # The policy's host only waits: what hangs or is gone are the environments.
-                render = self._crew.host(self._crew.placement.render_host(cell.number))
-                raise await render.explain(error) from None
+            if central:
+                summary = await self._collect_central(cell, host, arguments)
+            else:
+                summary = await self._timed_call(host, "rollout", "collect", arguments)
         episodes = tuple(Episode(**episode) for episode in summary["episodes"])
         self._check_lag(ticket, summary["oldest_version"])
         return Segment(
@@ -267,6 +265,16 @@ class Collection:
             episodes=episodes,
         )
 
+    async def _collect_central(self, cell: Cell, policy: Host, arguments: dict[str, Any]) -> Any:
+        try:
+            return await self._timed_call(
+                policy, "rollout", "collect_central", arguments, margin_s=CENTRAL_MARGIN_S
+            )
+        except (PeerTimeout, PeerGone) as error:
+            # The policy's host only waits: what hangs or is gone are the environments.
+            render = self._crew.host(self._crew.placement.render_host(cell.number))
+            raise await render.explain(error) from None
+
     def _check_lag(self, ticket: Ticket, oldest_version: int) -> None:
         if ticket.batch - oldest_version > self._admission.ledger.max_lag:
             raise EngineError(
@@ -275,13 +283,16 @@ class Collection:
             )
 
     async def _timed_call(
-        self, host: Any, worker: str, method: str, arguments: dict[str, Any]
+        self,
+        host: Host,
+        worker: str,
+        method: str,
+        arguments: dict[str, Any],
+        *,
+        margin_s: float = 0.0,
     ) -> Any:
         began_s = time.monotonic()
-        limit_s = self._reply_s(method)
-        if method == "collect_central":
-            # Its own calls to render hosts have the same limit and know better who is stuck.
-            limit_s += CENTRAL_MARGIN_S
+        limit_s = self._reply_s(method) + margin_s
         value = await host.call(worker, method, arguments, deadline_s=limit_s)
         took_s = time.monotonic() - began_s
         self._slowest_s[method] = max(took_s, self._slowest_s.get(method, 0.0))

@@ -29,7 +29,6 @@ from rlinf_async.communication.link import Dealer, Router
 from rlinf_async.communication.messages import Call, Failure, Heartbeat, Hello, Message, Note, Reply
 from rlinf_async.errors import BadInput, PeerGone
 from rlinf_async.execution.host_core import HostCore
-from rlinf_async.execution.hosts import worker_failed
 from rlinf_async.execution.logs import bind, configure, get_logger
 from rlinf_async.execution.script import load_script
 from rlinf_async.tracing.recorder import install
@@ -111,7 +110,7 @@ class HostProcessMain:
 
     def _listen(self, address: str) -> None:
         self._router = Router(address, receive=self._on_peer_answer)
-        self._peer_caller = Caller(self._router, build_error=worker_failed)
+        self._peer_caller = Caller(self._router)
 
     async def _connect(self, address: str, peer: str) -> None:
         def receive(sender: str, message: Message, frames: list[memoryview]) -> None:

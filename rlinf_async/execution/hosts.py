@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlinf_async.communication.calls import Caller
+from rlinf_async.communication.calls import Caller, about, worker_failed
 from rlinf_async.communication.deadlines import deadline
 from rlinf_async.communication.link import Router
 from rlinf_async.communication.messages import Call, Failure, Heartbeat, Hello, Message, Note
@@ -22,7 +22,6 @@ from rlinf_async.errors import (
     EngineError,
     PeerGone,
     PeerTimeout,
-    WorkerFailed,
     WorkerLost,
 )
 from rlinf_async.execution.host_core import HostCore
@@ -170,7 +169,7 @@ class ProcessHost:
 
     def current_stage(self) -> str:
         """The role of the worker that the oldest unanswered call is for, else the host's roles."""
-        pending = [_about(call) for call in self._caller.pending_calls(self.name)]
+        pending = [about(call) for call in self._caller.pending_calls(self.name)]
         return next((worker for worker, _ in pending if worker in ROLES), self.stage)
 
     def lose(self, error: WorkerLost) -> None:
@@ -330,28 +329,6 @@ def process_cpu_s(pid: int) -> float:
     # The name in brackets may hold spaces; user and system ticks are fields 14 and 15.
     fields = stat.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-
-
-def worker_failed(host: str, call: Call, failure: Failure) -> WorkerFailed:
-    """What `call` to `host` met; what `host` was told of a third process stays as it is."""
-    if failure.kind == WorkerFailed.__name__:
-        return WorkerFailed.relayed(failure.message, failure.traceback)
-    worker, method = _about(call)
-    return WorkerFailed(
-        f"{worker} in {host}",
-        stage=worker,
-        command=f"{worker}.{method}",
-        kind=failure.kind,
-        message=failure.message,
-        traceback=failure.traceback,
-    )
-
-
-def _about(call: Call) -> tuple[str, str]:
-    """(worker, method) that a call is about: building one is its own `__init__`."""
-    if (call.worker, call.method) == ("host", "create"):
-        return str(call.arguments["name"]), "__init__"
-    return call.worker, call.method
 
 
 def _words(call: Call) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -137,7 +138,8 @@ class Pipeline:
             writer=self._pack_clock,
             reader=self._train_clock,
         )
-        batches.guard = self._check_published
+        # A batch asked for too early needs a version that only whoever asks could publish.
+        batches.guard = partial(self._check_published, "the next batch was asked for")
         self._streams.append(batches)
         self._start("pack", self._pack(segments, batches, len(collection.envs.cells)))
         return batches
@@ -184,11 +186,7 @@ class Pipeline:
             BadInput: settings that do not fit each other, or that changed between iterations.
         """
         collection = self._opened("pipe.train")
-        if self._trained_unpublished is not None:
-            raise EngineError(
-                f"batch {batch.index} came to train before publish() of version "
-                f"{self._trained_unpublished}; call publish() exactly once after each train()"
-            )
+        self._check_published(f"batch {batch.index} came to train")
         minibatch = minibatch or batch.env_steps
         sizes = {"epochs": epochs, "minibatch": minibatch, "shards": shards}
         _check_sizes(batch, **sizes)
@@ -272,12 +270,12 @@ class Pipeline:
             )
         out.close()
 
-    def _check_published(self) -> None:
-        """Refuse to wait for a batch that needs a version which only the waiting one publishes."""
+    def _check_published(self, what: str) -> None:
+        """EngineError if `what` happened between a train() and its publish()."""
         if self._trained_unpublished is not None:
             raise EngineError(
-                f"the next batch was asked for before publish() of version "
-                f"{self._trained_unpublished}; call publish() exactly once after each train()"
+                f"{what} before publish() of version {self._trained_unpublished}; "
+                "call publish() exactly once after each train()"
             )
 
     async def _configure(self, records: dict[str, Any], sizes: dict[str, int]) -> None:
