@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rlinf_async.models.acting import Actor
 
 from rlinf_async.execution.worker import WorkerContext
+from rlinf_async.models.acting import Actor
 
 Row = Mapping[str, np.ndarray]
 

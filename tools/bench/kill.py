@@ -23,7 +23,6 @@ from typing import Any
 
 from common import emit
 from processes import MarkedRun, all_memory_files, memory_files
-
 from runs import EXAMPLE
 
 LIMIT_S = 2.0

@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 from common import BENCH, ONE_THREAD, ROOT, benchmark_waits, commit, emit, floor, machine
-
 from runs import run_ours
 
 SCRIPT = "tools/bench/scripts/ppo_reference.py"

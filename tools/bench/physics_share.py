@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
 from common import emit, machine_to_itself, median
 
 ENV = "HalfCheetah-v5"

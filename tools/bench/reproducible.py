@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from common import ONE_THREAD, ROOT, emit
-
 from runs import EXAMPLE, run_command
 
 ITERATIONS = 5

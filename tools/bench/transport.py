@@ -31,8 +31,8 @@ import numpy as np
 import orjson
 import uvloop
 import zmq
-from common import ONE_THREAD, Meter, emit, machine_to_itself, median
 
+from common import ONE_THREAD, Meter, emit, machine_to_itself, median
 from rlinf_async.communication.calls import Caller
 from rlinf_async.communication.fields import Field
 from rlinf_async.communication.link import Dealer, Router

@@ -12,6 +12,7 @@ import json
 import os
 
 import numpy as np
+
 from common import Meter, missing_peer
 
 try:
