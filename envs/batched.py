@@ -151,7 +151,9 @@ class BatchedCell:
             )
         finished = np.flatnonzero(terminated | truncated)
         final = state[finished]
-        self._begin(finished, [next_seed(slot) for slot in finished.tolist()])
+        seeds = {slot: next_seed(slot) for slot in finished.tolist()}
+        going_on = {slot: seed for slot, seed in seeds.items() if seed is not None}
+        self._begin(np.fromiter(going_on, np.intp), list(going_on.values()))
         self._observe(state)
         return StepResult(
             {"state": state}, reward, terminated, truncated, finished, {"state": final}

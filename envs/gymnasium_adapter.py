@@ -93,7 +93,8 @@ class GymnasiumCell:
             return StepResult(out, reward, terminated, truncated, NOTHING_FINISHED, None, success)
         final = {name: values[finished] for name, values in out.items()}
         for slot in finished.tolist():
-            self._begin(slot, next_seed(slot), out)
+            if (seed := next_seed(slot)) is not None:
+                self._begin(slot, seed, out)
         return StepResult(out, reward, terminated, truncated, finished, final, success)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlinf_async.envs.batched import BatchedCell, BatchedTask
 from rlinf_async.envs.contract import CellEnvs
 from rlinf_async.envs.mujoco_log import log_to_stderr_only
+from rlinf_async.envs.request import EnvName
 from rlinf_async.envs.tasks import BATCHED_IDS, batched_task
 from rlinf_async.errors import BadInput, nearest
 from rlinf_async.execution import references
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 _INSTALL = "pip install 'rlinf_async[mujoco]'"
 
-EnvName = str | dict[str, Any]
-"""A Gymnasium id, or what `references.describe` made of a factory or of a `BatchedTask`."""
-
 
 def make_cell(env: EnvName, count: int, *, first_slot: int = 0) -> CellEnvs:
     """The `count` environments of one cell.
@@ -30,7 +28,9 @@ def make_cell(env: EnvName, count: int, *, first_slot: int = 0) -> CellEnvs:
     `first_slot` is the cell's first number within the run, for error messages. BadInput where the
     environment is unknown, not installed, cannot be built or has spaces that are not supported.
     """
-    return _open(env, count, first_slot)
+    cell: Any = _open(env, count, first_slot)
+    opened: CellEnvs = cell
+    return opened
 
 
 def describe_env(env: EnvName) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def describe_env(env: EnvName) -> dict[str, Any]:
     Keys: `spaces` (`Spaces.to_json()`), `path` ("batched" or "gymnasium"), `time_limit` (steps, or
     None where there is none or it is the environment's own).
     """
-    cell = _open(env, 1, 0)
+    cell: Any = _open(env, 1, 0)
     try:
         path = "batched" if isinstance(cell, BatchedCell) else "gymnasium"
         return {"spaces": cell.spaces.to_json(), "path": path, "time_limit": cell.time_limit}

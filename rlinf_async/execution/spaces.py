@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
@@ -16,15 +17,24 @@ class ArraySpec:
     """The dtype in a segment: float32 for every float input, else the environment's own."""
 
 
+ActionKind = Literal["continuous", "discrete", "multi_discrete", "multi_binary", "mixed"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionSpec:
     """The action of one slot.
 
-    continuous: `shape` components within [low, high] (flat tuples, one bound per component).
-    discrete:   `count` choices; the environment's own numbering begins at `start`.
+    continuous:     `shape` components within [low, high] (flat tuples, one bound per component).
+    discrete:       `count` choices; the environment's own numbering begins at `start`.
+    multi_discrete: `shape` choices, each of `counts` (flat) from `starts` (flat).
+    multi_binary:   `shape` bits.
+    mixed:          named `parts` of the kinds above; a row holds them flattened, one behind the
+                    other, in shape [K].
+
+    With chunks of C actions (`Spaces.chunk`) the first axis of `shape` is C.
     """
 
-    kind: Literal["continuous", "discrete"]
+    kind: ActionKind
     shape: tuple[int, ...]
     dtype: str
     """The environment's own dtype; actions are cast to it just before a step."""
@@ -32,11 +42,42 @@ class ActionSpec:
     high: tuple[float, ...] = ()
     count: int = 0
     start: int = 0
+    counts: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+    parts: tuple[ActionPart, ...] = ()
 
     @property
     def row_dtype(self) -> str:
-        """The dtype of stored actions: raw samples in float32, choices in int64 from 0."""
-        return "float32" if self.kind == "continuous" else "int64"
+        """The dtype of stored actions: raw samples in float32, choices in int64 from 0.
+
+        Mixed actions are float32 throughout: choices below 2**24 are exact in it.
+        """
+        return "float32" if self.kind in ("continuous", "mixed") else "int64"
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The inverse of `dataclasses.asdict`."""
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
+        parts = tuple(
+            ActionPart(name=part["name"], spec=ActionSpec.from_json(part["spec"]))
+            for part in values.pop("parts", ())
+        )
+        return cls(**values, parts=parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionPart:
+    """One named action among several; `name` is the flattened path within the action space."""
+
+    name: str
+    spec: ActionSpec
+
+    @property
+    def size(self) -> int:
+        """Entries of the row that it takes."""
+        return math.prod(self.spec.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +86,8 @@ class Spaces:
 
     observation: tuple[ArraySpec, ...]
     action: ActionSpec
+    chunk: int = 1
+    """Simulator steps of one action, C; with C > 1 the action's first axis is C."""
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary that orjson can write."""
@@ -53,19 +96,11 @@ class Spaces:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `to_json`."""
-        action = data["action"]
         return cls(
             observation=tuple(
                 ArraySpec(name=o["name"], shape=tuple(o["shape"]), dtype=o["dtype"])
                 for o in data["observation"]
             ),
-            action=ActionSpec(
-                kind=action["kind"],
-                shape=tuple(action["shape"]),
-                dtype=action["dtype"],
-                low=tuple(action["low"]),
-                high=tuple(action["high"]),
-                count=action["count"],
-                start=action["start"],
-            ),
+            action=ActionSpec.from_json(data["action"]),
+            chunk=data.get("chunk", 1),
         )
