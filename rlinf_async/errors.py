@@ -10,7 +10,10 @@ RlinfError
     ├── PeerGone        a message could not be routed
     ├── ProtocolError   a message that this version does not understand
     ├── StageExited     an endless stage returned
-    └── StreamClosed    a stream was used after its end
+    ├── StreamClosed    a stream was used after its end
+    ├── EnvMismatch     an environment returned what its declared space forbids
+    ├── EnvCannotRestore  an environment cannot save and restore its state
+    └── (internal)      TooManyCalls, PoolEmpty, RowNotTaken, LedgerError: a bug of the engine
 """
 
 from __future__ import annotations

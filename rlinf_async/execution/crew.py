@@ -84,7 +84,7 @@ class Crew:
                 "reference": worker.reference,
                 "arguments": worker.arguments,
             }
-            await host.call("host", "create", command, deadline_s=START_DEADLINE_S)
+            await host.call("host", "create", command, deadline_s=self._run.options.start_timeout_s)
             await host.map_pool(pool)
             worker.settle(host)
 

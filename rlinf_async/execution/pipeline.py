@@ -50,6 +50,7 @@ class Pipeline:
         self._collection: Collection | None = None
         self._learning: dict[str, Any] | None = None
         self._trained_unpublished: int | None = None
+        self._published = 0
         self._train_clock = run.recorder.stage("train")
         self._pack_clock = run.recorder.stage("pack")
 
@@ -158,7 +159,8 @@ class Pipeline:
         out: Stream[Any] = Stream(
             name, capacity=capacity or items.capacity, writer=clock, reader=self._train_clock
         )
-        items.guard, out.guard = None, items.guard
+        out.guard = items.guard
+        items.guard = partial(self._check_yielded, name, items, out)
         self._streams.append(out)
         self._start(name, self._run_stage(stage, items, out))
         return out
@@ -204,6 +206,7 @@ class Pipeline:
             raise EngineError("publish() without a train() before it; once per batch")
         version, self._trained_unpublished = self._trained_unpublished, None
         await collection.publish(version)
+        self._published = version
         return version
 
     def cpu_s(self) -> float:
@@ -276,6 +279,25 @@ class Pipeline:
             raise EngineError(
                 f"{what} before publish() of version {self._trained_unpublished}; "
                 "call publish() exactly once after each train()"
+            )
+
+    def _check_yielded(self, name: str, items: Stream[Any], out: Stream[Any]) -> None:
+        """EngineError where stage `name` asks for an item that can never come.
+
+        That is so once it has taken all that may be collected before the next publish, and nothing
+        that it has yielded can lead to one.
+        """
+        per_batch = {"batches": 1, "segments": len(self._opened(name).envs.cells)}.get(items.name)
+        last = self._streams[-1]
+        if per_batch is None or items.closed or out.put_count >= items.got_count:
+            return
+        admitted = min(self._published + self.max_lag + 1, self.iterations) * per_batch
+        if admitted > items.got_count or len(last) or last.got_count > self._published:
+            return
+        if self._published < self.iterations:
+            raise EngineError(
+                f"stage {name!r} took {items.got_count} items of {items.name!r} and yielded "
+                f"{out.put_count}; no more can come before the next publish(): yield each one"
             )
 
     async def _configure(self, records: dict[str, Any], sizes: dict[str, int]) -> None:

@@ -112,7 +112,13 @@ class Run:
         probe_worker(reference, self.script, self.runtime_folder.path)
         name = f"{reference.rpartition(':')[2].rpartition('.')[2].lower()}-{len(self.workers)}"
         described = {k: describe(v, where=f"run.worker({name})") for k, v in arguments.items()}
-        handle = WorkerHandle(name, reference, described, deadline_s=self.options.reply_timeout_s)
+        handle = WorkerHandle(
+            name,
+            reference,
+            described,
+            deadline_s=self.options.reply_timeout_s,
+            start_s=self.options.start_timeout_s,
+        )
         self.workers.append(handle)
         return handle
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlinf_async.communication.deadlines import deadline
 from rlinf_async.errors import BadInput
-from rlinf_async.execution.hosts import START_DEADLINE_S, Host
+from rlinf_async.execution.hosts import Host
 from rlinf_async.execution.records import Batch, Segment, record_to_json
 from rlinf_async.execution.references import describe, name_of, resolve_name
 from rlinf_async.execution.worker import Worker
@@ -22,10 +22,16 @@ class WorkerHandle:
     """
 
     def __init__(
-        self, name: str, reference: str, arguments: dict[str, Any], *, deadline_s: float
+        self,
+        name: str,
+        reference: str,
+        arguments: dict[str, Any],
+        *,
+        deadline_s: float,
+        start_s: float,
     ) -> None:
         self.name, self.reference, self.arguments = name, reference, arguments
-        self._deadline_s = deadline_s
+        self._deadline_s, self._start_s = deadline_s, start_s
         self.opening = False
         """Whether a pipeline is starting the worker's host."""
         self._host: Host | None = None
@@ -59,7 +65,7 @@ class WorkerHandle:
                 "was called before the worker has a host",
                 fix="call it from a stage, or after pipe.rollout(...)",
             )
-        async with deadline(START_DEADLINE_S, waiting_for=f"worker {self.name} to start"):
+        async with deadline(self._start_s, waiting_for=f"worker {self.name} to start"):
             await self._ready.wait()
         assert self._host is not None
         plain = {key: _plain(value, f"{self.name}.{method}") for key, value in arguments.items()}

@@ -12,6 +12,7 @@ RAISES = {
 }
 MISUSES = {
     "stage_ends_early": "short",
+    "stage_drops": "stage 'dropping' took 2 items of 'batches' and yielded 1; no more can come",
     "no_publish": "publish() of version 1",
     "publish_twice": "publish() without a train() before it",
     "publish_first": "publish() without a train() before it",
