@@ -39,7 +39,8 @@ def python_files(*folders: str) -> Iterator[Path]:
 def text_files() -> Iterator[Path]:
     yield from python_files(*CODE)
     yield from sorted((ROOT / "docs").rglob("*.md"))
-    yield from (path for path in sorted(ROOT.iterdir()) if path.is_file())
+    # In a linked worktree `.git` is a file, and names its repository.
+    yield from (path for path in sorted(ROOT.iterdir()) if path.is_file() and path.name != ".git")
     yield from (path for path in sorted((ROOT / "tools").iterdir()) if path.is_file())
 
 
