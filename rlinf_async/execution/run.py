@@ -89,7 +89,7 @@ class Run:
         """
         where = f"run.policy({getattr(policy_class, '__name__', policy_class)})"
         factory = describe_factory(policy_class, {"spaces": spaces, **arguments}, where=where)
-        if hasattr(policy_class, "parameter_shapes"):
+        if hasattr(policy_class, "to_module"):
             try:
                 rebuild(factory, where=where)()
             except TypeError as cause:

@@ -15,6 +15,18 @@ class ArraySpec:
     shape: tuple[int, ...]
     dtype: str
     """The dtype in a segment: float32 for every float input, else the environment's own."""
+    counts: tuple[int, ...] = ()
+    """Values that each entry of an integer observation can take (flat), where that is known."""
+    starts: tuple[int, ...] = ()
+    """The smallest of them (flat); empty stands for 0 everywhere."""
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The inverse of `dataclasses.asdict`."""
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
+        return cls(**values)
 
 
 ActionKind = Literal["continuous", "discrete", "multi_discrete", "multi_binary", "mixed"]
@@ -97,10 +109,7 @@ class Spaces:
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `to_json`."""
         return cls(
-            observation=tuple(
-                ArraySpec(name=o["name"], shape=tuple(o["shape"]), dtype=o["dtype"])
-                for o in data["observation"]
-            ),
+            observation=tuple(ArraySpec.from_json(o) for o in data["observation"]),
             action=ActionSpec.from_json(data["action"]),
             chunk=data.get("chunk", 1),
         )

@@ -1,5 +1,6 @@
 """Policies. Importing this package imports no torch."""
 
+from rlinf_async.models.actor_critic import ActorCritic
 from rlinf_async.models.policies import CategoricalActorCritic, GaussianActorCritic
 
-__all__ = ["CategoricalActorCritic", "GaussianActorCritic"]
+__all__ = ["ActorCritic", "CategoricalActorCritic", "GaussianActorCritic"]

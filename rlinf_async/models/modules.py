@@ -2,7 +2,11 @@
 
 A policy module has `act(observation, rng)`, `evaluate(observation, action)` and
 `value(observation)`; `observation` maps names to tensors [N, *shape] as the policy sees them
-(floats normalised). Parameters appear in the order of `policies`' flat vector: each of its matrices
+(floats normalised). With chunks of actions, `evaluate` may take a third argument `executed`, int64
+[N]: so many actions of each chunk count. A policy that remembers has `state_shape` and other calls;
+see `RecurrentPolicyModule`.
+
+Parameters of the built-in MLPs appear in the order of `policies`' flat vector: each of its matrices
 [inputs + 1, outputs] is a weight followed by a bias.
 """
 
@@ -37,6 +41,40 @@ class PolicyModule(Protocol):
 
     def value(self, observation: Observation) -> Tensor:
         """Values of the observations."""
+        ...
+
+
+class RecurrentPolicyModule(Protocol):
+    """What the engine calls of a policy with memory. T steps, B slots, N entries.
+
+    The caller keeps the memory, name to float32 [N, *shape]; at an episode's start it is 0.
+    """
+
+    state_shape: Mapping[str, tuple[int, ...]]
+    """Name to shape of one slot's memory."""
+
+    def act(
+        self, observation: Observation, rng: np.random.Generator, state: Observation
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        """Sampled actions [N, *shape], their log-probs and values [N], and the next memory."""
+        ...
+
+    def value(self, observation: Observation, state: Observation) -> Tensor:
+        """Values [N] of observations, given the memory before them."""
+        ...
+
+    def evaluate_sequence(
+        self,
+        observation_TB: Observation,
+        action_TB: Tensor,
+        state_B: Observation,
+        first_TB: Tensor,
+        executed_TB: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probs, entropies and values [T, B] of sequences that begin with memory `state_B`.
+
+        `first_TB` bool: the entry begins an episode. `executed_TB` int64: see the module.
+        """
         ...
 
 
@@ -155,9 +193,10 @@ def as_module(policy: Any) -> nn.Module:
             expected="a built-in policy or a torch.nn.Module",
             got=repr(type(module)),
         )
-    missing = [name for name in ("act", "evaluate", "value") if not hasattr(module, name)]
+    wanted = ("act", "evaluate_sequence" if state_shape(module) else "evaluate", "value")
+    missing = [name for name in wanted if not hasattr(module, name)]
     if missing:
-        raise BadInput(who, f"has no method {', '.join(missing)}", expected="act, evaluate, value")
+        raise BadInput(who, f"has no method {', '.join(missing)}", expected=", ".join(wanted))
     for name, parameter in module.named_parameters():
         if parameter.dtype != torch.float32:
             raise BadInput(who, f"parameter {name}", expected="float32", got=parameter.dtype)
@@ -169,6 +208,11 @@ def as_module(policy: Any) -> nn.Module:
                 fix="use LayerNorm, or track_running_stats=False",
             )
     return module
+
+
+def state_shape(policy: Any) -> dict[str, tuple[int, ...]]:
+    """Name to shape of one slot's memory; empty for a policy, record or module, without one."""
+    return dict(getattr(policy, "state_shape", {}))
 
 
 def flatten(module: nn.Module, *, gradient: bool) -> tuple[Tensor, Tensor | None]:

@@ -16,8 +16,8 @@ def initial_parameters(
 ) -> tuple[Any, Shapes, NDArray[np.float32]]:
     """Build the policy; its parameters' shapes in order, and their initial values, float32 [P].
 
-    Built-in policies draw from a numpy generator. A torch module initialises itself while it is
-    built, under a torch seed made of the same words.
+    The built-in MLPs draw from a numpy generator. A torch module, `ActorCritic`'s too, initialises
+    itself while it is built, under a torch seed made of the same words.
     """
     sequence = np.random.SeedSequence(seed)
     if hasattr(make_policy, "func") and hasattr(make_policy.func, "parameter_shapes"):
@@ -33,7 +33,8 @@ def _module_parameters(
     import torch
 
     torch.manual_seed(seed)
-    module = make_policy()
+    policy = make_policy()
+    module = policy.to_module() if hasattr(policy, "to_module") else policy
     named = list(module.named_parameters())
     flat = torch.cat([p.detach().reshape(-1).float() for _, p in named])
-    return module, {name: tuple(p.shape) for name, p in named}, flat.numpy().copy()
+    return policy, {name: tuple(p.shape) for name, p in named}, flat.numpy().copy()

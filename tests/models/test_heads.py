@@ -49,7 +49,7 @@ def compare(policy, action, distribution_of, entropy_weight, rows, seed, own=Non
         np.testing.assert_allclose(pair.gradients["log_std"], log_std.grad, atol=1e-4 * scale)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 30), st.sampled_from([0.0, 0.01]), st.integers(0, 999))
 def test_gaussian_equals_torch(size, rows, entropy_weight, seed):
     rng = np.random.default_rng(seed + 1)
@@ -63,7 +63,7 @@ def test_gaussian_equals_torch(size, rows, entropy_weight, seed):
     compare(gaussian(size), action, distribution_of, entropy_weight, rows, seed, own)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 30), st.sampled_from([0.0, 0.01]), st.integers(0, 999))
 def test_categorical_equals_torch(count, rows, entropy_weight, seed):
     action = np.random.default_rng(seed + 1).integers(0, count, rows)
