@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_async.envs.registry import make_cell
+from rlinf_async.envs.squash import SquashedActions
 from rlinf_async.execution.records import cut_to_slots
 from rlinf_async.execution.worker import Worker, WorkerContext
 from rlinf_async.workers.episodes import EpisodeTracker
@@ -29,11 +30,15 @@ class RenderWorker(Worker):
         env: Any,
         run_seed: int,
         cells: dict[str, tuple[int, int]],
+        squash: bool = False,
     ) -> None:
-        """`cells` maps a cell's number to its first slot and its slot count."""
+        """`cells` maps a cell's number to its first slot and its slot count.
+
+        `squash`: rows hold continuous actions before a tanh; see `envs.squash`.
+        """
         super().__init__(context)
         self._cells = {
-            int(cell): RenderCell(env, run_seed, first_slot, slots)
+            int(cell): RenderCell(env, run_seed, first_slot, slots, squash=squash)
             for cell, (first_slot, slots) in cells.items()
         }
 
@@ -59,9 +64,12 @@ class RenderWorker(Worker):
 class RenderCell:
     """The environments of one cell. Axes: T horizon, n slots."""
 
-    def __init__(self, env: Any, run_seed: int, first_slot: int, slots: int) -> None:
+    def __init__(
+        self, env: Any, run_seed: int, first_slot: int, slots: int, *, squash: bool
+    ) -> None:
         self.slots = slots
         self._envs = make_cell(env, slots, first_slot=first_slot)
+        self._squash = SquashedActions(self._envs.spaces.action) if squash else None
         self._episodes = EpisodeTracker(run_seed, first_slot, slots)
         self._names = [spec.name for spec in self._envs.spaces.observation]
         self._observation = self._envs.reset(self._episodes.first_seeds())
@@ -81,7 +89,8 @@ class RenderCell:
         assert row is not None, "step before begin"
         version = int(row["version"][t])
         self._episodes.acted(version)
-        result = self._envs.step(row["action"][t], self._episodes.next_seed)
+        action = row["action"][t] if self._squash is None else self._squash(row["action"][t])
+        result = self._envs.step(action, self._episodes.next_seed)
         self._observation = result.observation
         for name, view in self._obs_row:
             view[t + 1] = result.observation[name]

@@ -187,7 +187,12 @@ class Collection:
 
     def _render_arguments(self, plan: HostPlan) -> dict[str, Any]:
         cells = {str(c.number): [c.first_slot, c.slots] for c in self._cells_of(plan)}
-        return {"env": self.envs.env, "run_seed": self._run.options.seed, "cells": cells}
+        return {
+            "env": self.envs.env,
+            "run_seed": self._run.options.seed,
+            "cells": cells,
+            "squash": self._policy.squash,
+        }
 
     def _rollout_arguments(self, plan: HostPlan) -> dict[str, Any]:
         cells = self._cells_of(plan)

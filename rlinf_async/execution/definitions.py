@@ -33,3 +33,5 @@ class Policy:
     """`references.describe_factory` of the class and its arguments."""
     name: str
     normalize_observations: bool
+    squash: bool = False
+    """Whether rows hold its continuous actions before a tanh, which the render workers apply."""

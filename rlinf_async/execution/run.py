@@ -86,18 +86,22 @@ class Run:
 
         Built-in records are checked here; a `torch.nn.Module` class is built in the workers only.
         With `normalize_observations`, running mean and variance belong to the weights version.
+        Where the record, or the class, has a true `squash`, the policy's continuous actions are
+        before a tanh, which is applied and stretched to the bounds when they are executed.
         """
         where = f"run.policy({getattr(policy_class, '__name__', policy_class)})"
         factory = describe_factory(policy_class, {"spaces": spaces, **arguments}, where=where)
+        policy: Any = policy_class
         if hasattr(policy_class, "to_module"):
             try:
-                rebuild(factory, where=where)()
+                policy = rebuild(factory, where=where)()
             except TypeError as cause:
                 raise BadInput(where, str(cause)) from cause
         return Policy(
             factory=factory,
             name=policy_class.__name__,
             normalize_observations=normalize_observations,
+            squash=getattr(policy, "squash", False) is True,
         )
 
     def worker(self, worker: type | str, **arguments: Any) -> WorkerHandle:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ from numpy.typing import NDArray
 
 from rlinf_async.algorithms.batching import normalize_rows
 from rlinf_async.algorithms.normalizers import Statistics
+from rlinf_async.envs.squash import SquashedActions
 from rlinf_async.execution.checkpoint import read_checkpoint
 from rlinf_async.execution.references import rebuild
-from rlinf_async.execution.spaces import Spaces
+from rlinf_async.execution.spaces import ActionSpec, Spaces
 
 Array = NDArray[Any]
 
@@ -41,7 +44,11 @@ def load_policy(folder: str | Path) -> LoadedPolicy:
 
 
 class LoadedPolicy:
-    """Acts for one observation or for a batch of them; holds no environment."""
+    """Acts for one observation or for a batch of them; holds no environment.
+
+    A policy with memory remembers what it was given since the last `reset`, for the same number of
+    environments each time.
+    """
 
     def __init__(
         self,
@@ -57,6 +64,16 @@ class LoadedPolicy:
         self._statistics = statistics
         self._rng = np.random.default_rng()
         self._outputs = _outputs_of(policy, spaces, parameters)
+        squash = getattr(policy, "squash", False) is True
+        self._squash = SquashedActions(_one_step(spaces)) if squash else None
+
+    def reset(self, finished: NDArray[np.bool_] | None = None) -> None:
+        """Episodes begin: a policy with memory forgets, one without does nothing.
+
+        `finished` [N] bool are the environments that begin one; None: all, of any number.
+        """
+        if hasattr(self._outputs, "reset"):
+            self._outputs.reset(finished)
 
     def seed(self, seed: int) -> None:
         """Make sampled actions repeatable."""
@@ -94,10 +111,21 @@ class LoadedPolicy:
     def _to_env(self, action: Array) -> Array:
         spec = self.spaces.action
         action = action.reshape(-1, *spec.shape)
+        if self._squash is not None:
+            action = self._squash(action)
         if spec.kind == "discrete":
             return np.asarray((action + spec.start).astype(spec.dtype))
         low, high = (np.reshape(bound, spec.shape) for bound in (spec.low, spec.high))
         return np.asarray(np.clip(action, low, high).astype(spec.dtype))
+
+
+def _one_step(spaces: Spaces) -> ActionSpec:
+    """The action of one simulator step."""
+    action = spaces.action
+    if spaces.chunk == 1:
+        return action
+    size = math.prod(action.shape[1:])
+    return replace(action, shape=action.shape[1:], low=action.low[:size], high=action.high[:size])
 
 
 def _outputs_of(policy: Any, spaces: Spaces, parameters: NDArray[np.float32]) -> Any:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from rlinf_async.algorithms.normalizers import Moments, affine, is_normalized, normalize
+from rlinf_async.errors import BadInput
 from rlinf_async.execution.spaces import Spaces
-from rlinf_async.models.modules import as_module, flatten, policy_calls
+from rlinf_async.models.modules import as_module, flatten, policy_calls, state_shape
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
@@ -107,14 +108,29 @@ class TorchActor:
 
 
 class TorchChooser:
-    """Actions of any policy module for any number of observations, outside a run."""
+    """Actions of any policy module for any number of observations, outside a run.
+
+    A policy with memory remembers its calls, for N environments each, until it is `reset`.
+    """
 
     def __init__(self, policy: Any, parameters: Float32) -> None:
         module = as_module(policy).eval()
         flat, _ = flatten(module, gradient=False)
         np.copyto(flat.numpy(), parameters)
-        self._policy = policy_calls(module)
+        self._policy: Any = module
         self._mean = getattr(module, "mean", None)
+        self._state_shape = state_shape(module)
+        self._state: dict[str, Tensor] | None = None
+
+    def reset(self, finished: npt.NDArray[np.bool_] | None = None) -> None:
+        """Forget what belongs to the environments [N] bool that begin an episode; None: to all."""
+        if finished is None:
+            self._state = None
+        elif self._state is not None:
+            begun = torch.from_numpy(np.asarray(finished, dtype=np.bool_))
+            with torch.inference_mode():  # the memory was made in it
+                for memory in self._state.values():
+                    memory[begun] = 0.0
 
     def __call__(
         self, rows: Mapping[str, Array], deterministic: bool, rng: np.random.Generator
@@ -126,6 +142,30 @@ class TorchChooser:
         """
         seen = {name: torch.from_numpy(np.ascontiguousarray(each)) for name, each in rows.items()}
         with torch.inference_mode():
+            memory = self._memory(len(next(iter(seen.values()))))
             if deterministic and self._mean is not None:
-                return np.asarray(self._mean(seen).numpy())
-            return np.asarray(self._policy.act(seen, rng)[0].numpy())
+                chosen = self._mean(seen, *memory)
+            else:
+                chosen = self._policy.act(seen, rng, *memory)
+            if memory:
+                self._state = dict(chosen[-1])
+            action: Tensor = chosen[0] if isinstance(chosen, tuple) else chosen
+            return np.asarray(action.numpy())
+
+    def _memory(self, count: int) -> list[dict[str, Tensor]]:
+        """The memory as a policy's last argument; none for one that has none."""
+        if not self._state_shape:
+            return []
+        if self._state is None:
+            shapes = self._state_shape.items()
+            self._state = {name: torch.zeros(count, *shape) for name, shape in shapes}
+        held = len(next(iter(self._state.values())))
+        if held != count:
+            raise BadInput(
+                "this policy's memory",
+                "another number of environments than before",
+                expected=held,
+                got=count,
+                fix="call reset() where episodes begin",
+            )
+        return [self._state]
