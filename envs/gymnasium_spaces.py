@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -113,8 +114,14 @@ def _walk(space: Any, path: tuple[Any, ...], who: str) -> Iterator[Leaf]:
     elif isinstance(space, spaces.Tuple):
         for position, inner in enumerate(space.spaces):
             yield from _walk(inner, (*path, position), who)
-    elif isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
+    elif isinstance(space, spaces.Box):
         yield _leaf(space.shape, np.dtype(space.dtype), path)
+    elif isinstance(space, spaces.MultiBinary):
+        bits = (2,) * math.prod(space.shape)
+        yield _leaf(space.shape, np.dtype(space.dtype), path, counts=bits)
+    elif isinstance(space, spaces.MultiDiscrete):
+        counts, starts = (tuple(each.ravel().tolist()) for each in (space.nvec, space.start))
+        yield _leaf(space.shape, np.dtype(space.dtype), path, counts=counts, starts=starts)
     elif isinstance(space, spaces.Discrete):
         choices = range(int(space.start), int(space.start) + int(space.n))
         yield _leaf((), np.dtype(np.int64), path, choices)
@@ -129,12 +136,19 @@ def _leaf(
     dtype: np.dtype[Any],
     path: tuple[Any, ...],
     choices: range | None = None,
+    *,
+    counts: tuple[int, ...] = (),
+    starts: tuple[int, ...] = (),
 ) -> Leaf:
+    if choices is not None:
+        counts, starts = (len(choices),), (choices.start,)
     whole = "image" if dtype == np.uint8 and len(shape) == 3 else "state"
     spec = ArraySpec(
         name="/".join(map(str, path)) or whole,
         shape=tuple(map(int, shape)),
         dtype="float32" if dtype.kind == "f" else dtype.name,
+        counts=counts,
+        starts=starts,
     )
     return Leaf(spec, path, dtype, choices)
 
