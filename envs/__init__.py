@@ -9,10 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlinf_async.envs.batched import BatchedTask, Sims, TaskRules
     from rlinf_async.envs.contract import CellEnvs, EnvMismatch, Observation, StepResult
     from rlinf_async.envs.registry import describe_env, make_cell
+    from rlinf_async.envs.rules import BatchedTask, TaskRules
     from rlinf_async.envs.seeding import episode_seed
+    from rlinf_async.envs.sims import Sims
 
 __all__ = [
     "BatchedTask",
@@ -28,13 +29,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BatchedTask": "batched",
+    "BatchedTask": "rules",
     "CellEnvs": "contract",
     "EnvMismatch": "contract",
     "Observation": "contract",
-    "Sims": "batched",
+    "Sims": "sims",
     "StepResult": "contract",
-    "TaskRules": "batched",
+    "TaskRules": "rules",
     "describe_env": "registry",
     "episode_seed": "seeding",
     "make_cell": "registry",

@@ -8,10 +8,11 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from rlinf_async.envs.batched import BatchedCell, BatchedTask
+from rlinf_async.envs.batched import BatchedCell
 from rlinf_async.envs.contract import CellEnvs
 from rlinf_async.envs.mujoco_log import log_to_stderr_only
 from rlinf_async.envs.request import EnvName
+from rlinf_async.envs.rules import BatchedTask
 from rlinf_async.envs.tasks import BATCHED_IDS, batched_task
 from rlinf_async.errors import BadInput, nearest
 from rlinf_async.execution import references

@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlinf_async.envs.batched import BatchedTask, Floats, Sims
-from rlinf_async.envs.tasks.terms import ControlCost, Velocity
+from rlinf_async.envs.chunks import Substep
+from rlinf_async.envs.contract import Observation
+from rlinf_async.envs.rules import BatchedTask, TaskRules
+from rlinf_async.envs.sims import Sims, Slots
+from rlinf_async.envs.tasks.terms import ControlCost, Velocity, start_near_reference, state_spec
 
 _NOISE = 0.1
 
 
-class HalfCheetahRules:
+class HalfCheetahRules(TaskRules):
     """The observation is the state without the root's x."""
 
     def __init__(self, sims: Sims) -> None:
-        self._sims = sims
+        super().__init__(sims)
         self._visible = sims.state[:, 1:]
-        self.observation_size = self._visible.shape[1]
+        self.observation = state_spec(self._visible.shape[1])
         self._velocity = Velocity(sims.qpos[:, 0], sims.dt)
         self._control_cost = ControlCost(sims.count, sims.model.nu, 0.1)
 
-    def before_step(self) -> None:
+    def start(self, slots: Slots, rngs: Sequence[np.random.Generator]) -> None:
+        """Uniform noise on positions, normal noise on velocities."""
+        start_near_reference(self.sims, slots, rngs, noise=_NOISE, velocities="normal")
+
+    def before_step(self, slots: Slots | None) -> None:
         """Remember the x position."""
         self._velocity.remember()
 
-    def judge(
-        self,
-        action: npt.NDArray[np.float32],
-        reward: Floats,
-        terminated: npt.NDArray[np.bool_],
-    ) -> None:
+    def judge(self, action: npt.NDArray[Any], outcome: Substep, slots: Slots | None) -> None:
         """Reward: forward velocity less the control cost."""
-        self._velocity.write(reward)
-        reward -= self._control_cost(action)
+        self._velocity.write(outcome.reward)
+        outcome.reward -= self._control_cost(action)
 
-    def observe(self, out: npt.NDArray[Any]) -> None:
+    def observe(self, out: Observation, slots: Slots | None) -> None:
         """Positions, then velocities."""
-        out[...] = self._visible
-
-    def draw(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Uniform noise on positions, normal noise on velocities."""
-        qpos = self._sims.init_qpos + rng.uniform(-_NOISE, _NOISE, self._sims.model.nq)
-        return qpos, self._sims.init_qvel + _NOISE * rng.standard_normal(self._sims.model.nv)
-
-    def after_reset(self, slots: npt.NDArray[np.intp]) -> None:
-        """Nothing is kept from an episode."""
+        out["state"][...] = self._visible
 
 
 TASK = BatchedTask(

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlinf_async.envs.batched import BatchedTask, Floats, Sims
-from rlinf_async.envs.tasks.terms import ControlCost, Velocity
+from rlinf_async.envs.chunks import Substep
+from rlinf_async.envs.contract import Observation
+from rlinf_async.envs.rules import BatchedTask, TaskRules
+from rlinf_async.envs.sims import Sims, Slots
+from rlinf_async.envs.tasks.terms import (
+    ControlCost,
+    Velocity,
+    Within,
+    start_near_reference,
+    state_spec,
+)
 
 _NOISE = 5e-3
 _STATE_LIMIT = 100.0
@@ -17,61 +27,50 @@ _ANGLE_LIMIT = 0.2
 _SHOWN_SPEED = 10.0
 
 
-class HopperRules:
+class HopperRules(TaskRules):
     """The observation is the state without the root's x, velocities clipped to +-10."""
 
     def __init__(self, sims: Sims) -> None:
-        self._sims = sims
+        super().__init__(sims)
         self._positions = sims.model.nq - 1
         self._visible = sims.state[:, 1:]
-        self.observation_size = self._visible.shape[1]
-        self._height, self._limited = sims.qpos[:, 1], sims.state[:, 2:]
+        self.observation = state_spec(self._visible.shape[1])
+        self._high_enough = Within(sims.qpos[:, 1], _LOWEST, np.inf)
+        self._limited = sims.state[:, 2:]
         self._velocity = Velocity(sims.qpos[:, 0], sims.dt)
         self._control_cost = ControlCost(sims.count, sims.model.nu, 1e-3)
         self._magnitudes = np.empty(self._limited.shape)
-        self._healthy = np.empty(sims.count, np.bool_)
 
-    def before_step(self) -> None:
+    def start(self, slots: Slots, rngs: Sequence[np.random.Generator]) -> None:
+        """Uniform noise on positions and velocities."""
+        start_near_reference(self.sims, slots, rngs, noise=_NOISE)
+
+    def before_step(self, slots: Slots | None) -> None:
         """Remember the x position."""
         self._velocity.remember()
 
-    def judge(
-        self,
-        action: npt.NDArray[np.float32],
-        reward: Floats,
-        terminated: npt.NDArray[np.bool_],
-    ) -> None:
+    def judge(self, action: npt.NDArray[Any], outcome: Substep, slots: Slots | None) -> None:
         """Reward: forward velocity, 1 for being healthy, less the control cost."""
         healthy = self._is_healthy()
-        self._velocity.write(reward)
-        reward += healthy
-        reward -= self._control_cost(action)
-        np.logical_not(healthy, out=terminated)
+        self._velocity.write(outcome.reward)
+        outcome.reward += healthy
+        outcome.reward -= self._control_cost(action)
+        np.logical_not(healthy, out=outcome.terminated)
 
     def _is_healthy(self) -> npt.NDArray[np.bool_]:
         """High enough, upright, and no coordinate beyond +-100; NaN compares as unhealthy."""
-        healthy, magnitudes = self._healthy, self._magnitudes
+        healthy, magnitudes = self._high_enough(), self._magnitudes
         np.absolute(self._limited, out=magnitudes)
-        np.less(np.maximum.reduce(magnitudes, axis=1), _STATE_LIMIT, out=healthy)
+        healthy &= np.maximum.reduce(magnitudes, axis=1) < _STATE_LIMIT
         healthy &= magnitudes[:, 0] < _ANGLE_LIMIT
-        healthy &= self._height > _LOWEST
-        healthy &= self._height < np.inf
         return healthy
 
-    def observe(self, out: npt.NDArray[Any]) -> None:
+    def observe(self, out: Observation, slots: Slots | None) -> None:
         """Positions, then velocities."""
-        out[...] = self._visible
-        velocities = out[:, self._positions :]
+        out["state"][...] = self._visible
+        velocities = out["state"][:, self._positions :]
         np.maximum(velocities, -_SHOWN_SPEED, out=velocities)
         np.minimum(velocities, _SHOWN_SPEED, out=velocities)
-
-    def draw(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Uniform noise on positions and velocities."""
-        qpos = self._sims.init_qpos + rng.uniform(-_NOISE, _NOISE, self._sims.model.nq)
-        return qpos, self._sims.init_qvel + rng.uniform(-_NOISE, _NOISE, self._sims.model.nv)
-
-    def after_reset(self, slots: npt.NDArray[np.intp]) -> None:
-        """Nothing is kept from an episode."""
 
 
 TASK = BatchedTask(

@@ -2,53 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlinf_async.envs.batched import BatchedTask, Floats, Sims
+from rlinf_async.envs.chunks import Substep
+from rlinf_async.envs.contract import Observation
+from rlinf_async.envs.rules import BatchedTask, TaskRules
+from rlinf_async.envs.sims import Sims, Slots
+from rlinf_async.envs.tasks.terms import start_near_reference, state_spec
 
 _NOISE = 0.01
 _ANGLE_LIMIT = 0.2
 
 
-class InvertedPendulumRules:
+class InvertedPendulumRules(TaskRules):
     """The observation is the whole state."""
 
     def __init__(self, sims: Sims) -> None:
-        self._sims = sims
+        super().__init__(sims)
         self._angle = sims.qpos[:, 1]
-        self.observation_size = sims.state.shape[1]
+        self.observation = state_spec(sims.state.shape[1])
         self._finite = np.empty(sims.state.shape, np.bool_)
 
-    def before_step(self) -> None:
-        """The reward compares with nothing."""
-
-    def judge(
-        self,
-        action: npt.NDArray[np.float32],
-        reward: Floats,
-        terminated: npt.NDArray[np.bool_],
-    ) -> None:
-        """Reward: 1 for every step that leaves the pole upright."""
-        np.isfinite(self._sims.state, out=self._finite)
-        np.logical_and.reduce(self._finite, axis=1, out=terminated)
-        terminated &= np.absolute(self._angle) <= _ANGLE_LIMIT
-        reward[...] = terminated
-        np.logical_not(terminated, out=terminated)
-
-    def observe(self, out: npt.NDArray[Any]) -> None:
-        """Positions, then velocities."""
-        out[...] = self._sims.state
-
-    def draw(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def start(self, slots: Slots, rngs: Sequence[np.random.Generator]) -> None:
         """Uniform noise on positions and velocities."""
-        qpos = self._sims.init_qpos + rng.uniform(-_NOISE, _NOISE, self._sims.model.nq)
-        return qpos, self._sims.init_qvel + rng.uniform(-_NOISE, _NOISE, self._sims.model.nv)
+        start_near_reference(self.sims, slots, rngs, noise=_NOISE)
 
-    def after_reset(self, slots: npt.NDArray[np.intp]) -> None:
-        """Nothing is kept from an episode."""
+    def judge(self, action: npt.NDArray[Any], outcome: Substep, slots: Slots | None) -> None:
+        """Reward: 1 for every step that leaves the pole upright."""
+        np.isfinite(self.sims.state, out=self._finite)
+        upright = np.logical_and.reduce(self._finite, axis=1)
+        upright &= np.absolute(self._angle) <= _ANGLE_LIMIT
+        outcome.reward[...] = upright
+        np.logical_not(upright, out=outcome.terminated)
+
+    def observe(self, out: Observation, slots: Slots | None) -> None:
+        """Positions, then velocities."""
+        out["state"][...] = self.sims.state
 
 
 TASK = BatchedTask(

@@ -9,9 +9,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rlinf_async.envs.batched import BatchedCell, BatchedTask
+from rlinf_async.envs.batched import BatchedCell
 from rlinf_async.envs.mujoco_log import log_to_stderr_only
 from rlinf_async.envs.registry import describe_env, make_cell
+from rlinf_async.envs.rules import BatchedTask
 from rlinf_async.envs.tasks import BATCHED_IDS, batched_task
 from rlinf_async.envs.tasks.hopper import HopperRules
 from rlinf_async.errors import BadInput
@@ -77,10 +78,17 @@ def compare(
 @pytest.mark.parametrize(
     ("reference", "steps", "scale", "ends"),
     [
+        ("Ant-v5", 1100, 1.0, (5, 0)),
         ("HalfCheetah-v5", 2005, 1.0, (0, 6)),
         ("Hopper-v5", 1100, 0.3, (20, 0)),
-        ("Ant-v5", 1100, 1.0, (5, 0)),
+        ("Humanoid-v5", 1050, 1.0, (50, 0)),
+        ("HumanoidStandup-v5", 1050, 1.0, (0, 3)),
+        ("InvertedDoublePendulum-v5", 1100, 0.2, (50, 0)),
         ("InvertedPendulum-v5", 1100, 0.2, (50, 0)),
+        ("Pusher-v5", 1050, 1.0, (0, 30)),
+        ("Reacher-v5", 1050, 1.0, (0, 63)),
+        ("Swimmer-v5", 2005, 1.0, (0, 6)),
+        ("Walker2d-v5", 1100, 0.5, (20, 0)),
     ],
     indirect=["reference"],
 )
@@ -229,7 +237,7 @@ def test_mujoco_writes_no_log_into_the_working_directory(tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     cell = BatchedCell(batched_task("Hopper-v5"), 2)
     cell.reset([1, 2])
-    cell._sims.qvel[1] = np.nan
+    cell.sims.qvel[1] = np.nan
     result = cell.step(np.zeros((2, 3), np.float32), functools.partial(max, 5))
     assert np.isfinite(result.observation["state"]).all()
     assert list(tmp_path.iterdir()) == []

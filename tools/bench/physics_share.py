@@ -98,11 +98,11 @@ class Bare:
     """One `Batch` of all simulations and random controls."""
 
     def __init__(self) -> None:
-        from rlinf_async.envs.batched import open_sims
+        from rlinf_async.envs.sims import open_sims
         from rlinf_async.envs.tasks import batched_task
 
         task = batched_task(ENV)
-        sims = open_sims(task, COUNT)
+        sims = open_sims(task.model_file, COUNT, frame_skip=task.frame_skip)
         self._batch, self._control = sims.batch, sims.batch.bind("ctrl")
         low, high = sims.model.actuator_ctrlrange.T
         rng = np.random.default_rng(0)
