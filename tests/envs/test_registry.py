@@ -116,7 +116,7 @@ def test_a_reference_to_something_else_is_refused() -> None:
 
 def test_a_gymnasium_task_on_mujoco_leaves_no_log_file(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    cell = make_cell("InvertedDoublePendulum-v5", 1)
+    cell = make_cell("gymnasium:InvertedDoublePendulum-v5", 1)
     cell.reset([1])
     cell._envs[0].unwrapped.data.qvel[:] = np.nan
     cell.step(np.zeros((1, 1), np.float32), id)
