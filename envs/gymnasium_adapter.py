@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.wrappers import Autoreset, TimeLimit
 
-from rlinf_async.envs.actions import ActionDecoder
+from rlinf_async.envs.actions import NestedActions
 from rlinf_async.envs.contract import (
     NOTHING_FINISHED,
     EnvMismatch,
@@ -23,7 +23,8 @@ from rlinf_async.envs.contract import (
     Observation,
     StepResult,
 )
-from rlinf_async.envs.gymnasium_spaces import Unfit, action_spec, describe, observation_leaves
+from rlinf_async.envs.gymnasium_actions import action_nest, action_spec
+from rlinf_async.envs.gymnasium_spaces import Unfit, describe, observation_leaves
 from rlinf_async.envs.mujoco_log import log_to_stderr_only
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.spaces import Spaces
@@ -49,16 +50,16 @@ class GymnasiumCell:
                 self._envs.append(self._make(factory))
             first, who = self._envs[0], f"environment {name!r}"
             self._leaves = observation_leaves(first.observation_space, who=who)
+            nest = action_nest(first.action_space, who=who)
             self.spaces = Spaces(
                 observation=tuple(leaf.spec for leaf in self._leaves),
-                action=action_spec(first.action_space, who=who),
+                action=action_spec(nest, who=who),
             )
         except BaseException:
             self.close()
             raise
         self.time_limit = next(_time_limits(first), None)
-        self._decode = ActionDecoder(self.spaces.action, count)
-        self._discrete = self.spaces.action.kind == "discrete"
+        self._actions = NestedActions(self.spaces.action, nest, count)
         self._checked_reset = [False] * count
         self._checked_step = [False] * count
         self._length = [0] * count
@@ -74,14 +75,13 @@ class GymnasiumCell:
 
     def step(self, actions: npt.NDArray[Any], next_seed: NextSeed) -> StepResult:
         """Step every slot once, and begin a new episode in those that finish."""
-        decoded, out = self._decode(actions), self._empty()
+        action_of, out = self._actions.each(actions), self._empty()
         reward = np.empty(self.slots)
         terminated, truncated = np.empty(self.slots, np.bool_), np.empty(self.slots, np.bool_)
         success: npt.NDArray[np.bool_] | None = None
         for slot in range(self.slots):
-            action = decoded[slot] if self._discrete else decoded[slot, ...]
             observation, reward[slot], terminated[slot], truncated[slot], info = self._step_one(
-                slot, action
+                slot, action_of(slot)
             )
             self._store(slot, observation, out)
             succeeded = _success_of(info)
@@ -194,7 +194,7 @@ class GymnasiumCell:
             raise self._mismatch(slot, call, form, describe(answer))
         try:
             for leaf in self._leaves:
-                leaf.check(answer[0])
+                leaf.check_limits(leaf.read(answer[0]))
         except Unfit as unfit:
             raise self._mismatch(slot, unfit.key, unfit.expected, unfit.got) from None
 

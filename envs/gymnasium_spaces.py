@@ -1,8 +1,7 @@
-"""Gymnasium's spaces as ours: flat named observations, and the action of one environment."""
+"""Gymnasium's observation spaces as ours: flat named arrays."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +12,15 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from rlinf_async.errors import BadInput
-from rlinf_async.execution.spaces import ActionSpec, ArraySpec
+from rlinf_async.execution.spaces import ArraySpec
 
-_OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
-_ACTIONS = "Box of floats with finite bounds, or Discrete"
+_SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Text, and Dict and Tuple of these"
+_MOST_COUNTED = 4096
+"""Entries of one observation whose numbers of values are declared one by one."""
+_TOLERANCE = 1e-4
+"""How far beyond a float's bound, relative to its size, rounding may carry it."""
+
+Limits = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 
 class Unfit(Exception):
@@ -35,50 +39,89 @@ class Leaf:
     path: tuple[Any, ...]
     """Keys and positions that lead to it."""
     declared: np.dtype[Any]
-    choices: range | None = None
-    """The values that a Discrete space allows."""
+    limits: Limits | None = None
+    """Smallest and largest value, of the whole or of each entry; None where the dtype is all."""
+    characters: frozenset[str] | None = None
+    """Those that a text may have; None for arrays."""
+
+    @property
+    def key(self) -> str:
+        """The name as errors give it."""
+        return f"observation {self.spec.name!r}"
 
     def read(self, observation: Any) -> npt.NDArray[Any]:
-        """The leaf of `observation`, which may be the environment's own memory; checks shape."""
+        """The leaf of `observation`, which may be the environment's own memory.
+
+        Checks shape and kind, so that storing it loses nothing but the width of a float.
+        """
         value = observation
         for step in self.path:
             try:
                 value = value[step]
             except (KeyError, IndexError, TypeError):
-                raise Unfit(self._key(), f"a value under {step!r}", describe(value)) from None
+                raise Unfit(self.key, f"a value under {step!r}", describe(value)) from None
+        if self.characters is not None:
+            return self._bytes(value, self.characters)
         if not isinstance(value, np.ndarray):
             value = self._as_array(value)
         if value.shape != self.spec.shape:
-            raise Unfit(self._key(), self._expected(), describe(value))
+            raise Unfit(self.key, self._expected(), describe(value))
+        if value.dtype != self.declared:
+            self._check_kind(value)
         array: npt.NDArray[Any] = value
         return array
 
-    def check(self, observation: Any) -> None:
-        """Compare kind, shape and dtype with the declared space; Unfit names what differs.
+    def check_limits(self, value: npt.NDArray[Any]) -> None:
+        """Compare one slot's value with the declared bounds; Unfit tells by how much it fails."""
+        if self.limits is None:
+            return
+        low, high = self.limits
+        if self.declared.kind == "f":
+            with np.errstate(invalid="ignore", over="ignore"):
+                low = low - _TOLERANCE * np.maximum(1.0, np.abs(low))
+                high = high + _TOLERANCE * np.maximum(1.0, np.abs(high))
+        outside = (value < low) | (value > high)
+        if outside.any():
+            where = tuple(int(i) for i in np.argwhere(outside)[0])
+            raise Unfit(self.key, self._range(where), f"{value[where]}{_at(where)}")
 
-        Floats of another width pass, since they are stored as float32 in any case.
-        """
-        value = self.read(observation)
+    def _check_kind(self, value: npt.NDArray[Any]) -> None:
         known = value.dtype.kind in "biuf"
         if not known or not np.can_cast(value.dtype, self.declared, "same_kind"):
-            raise Unfit(self._key(), self._expected(), describe(value))
-        if self.choices is not None and int(value) not in self.choices:
-            raise Unfit(self._key(), f"a value in {self.choices}", int(value))
+            raise Unfit(self.key, self._expected(), describe(value))
+        if self.declared.kind in "iu" and not np.can_cast(value.dtype, self.declared, "safe"):
+            kept = np.iinfo(self.declared)
+            if value.size and (int(value.min()) < kept.min or int(value.max()) > kept.max):
+                raise Unfit(self.key, self._expected(), f"{value.min()} to {value.max()}")
 
     def _as_array(self, value: Any) -> npt.NDArray[Any]:
         try:
             array = np.asarray(value)
         except ValueError:
-            raise Unfit(self._key(), self._expected(), describe(value)) from None
+            raise Unfit(self.key, self._expected(), describe(value)) from None
         if array.dtype.kind not in "biuf":
-            raise Unfit(self._key(), self._expected(), describe(value))
+            raise Unfit(self.key, self._expected(), describe(value))
         return array
 
-    def _key(self) -> str:
-        return f"observation {self.spec.name!r}"
+    def _bytes(self, text: Any, characters: frozenset[str]) -> npt.NDArray[np.uint8]:
+        """UTF-8, filled up with zeros."""
+        if not isinstance(text, str):
+            raise Unfit(self.key, "a text", describe(text))
+        strange = set(text) - characters
+        if strange:
+            raise Unfit(self.key, "characters of its space", f"{''.join(sorted(strange))!r}")
+        encoded, room = text.encode(), self.spec.shape[0]
+        if len(encoded) > room:
+            raise Unfit(self.key, f"at most {room} bytes of UTF-8", f"{len(encoded)}: {text!r}")
+        return np.frombuffer(encoded.ljust(room, b"\0"), np.uint8)
 
     def _expected(self) -> str:
         return f"{self.declared} of shape {self.spec.shape}"
+
+    def _range(self, where: tuple[int, ...]) -> str:
+        assert self.limits is not None
+        low, high = (np.broadcast_to(each, self.spec.shape)[where] for each in self.limits)
+        return f"a value from {low} to {high}"
 
 
 def describe(value: Any) -> str:
@@ -114,79 +157,83 @@ def _walk(space: Any, path: tuple[Any, ...], who: str) -> Iterator[Leaf]:
     elif isinstance(space, spaces.Tuple):
         for position, inner in enumerate(space.spaces):
             yield from _walk(inner, (*path, position), who)
-    elif isinstance(space, spaces.Box):
-        yield _leaf(space.shape, np.dtype(space.dtype), path)
-    elif isinstance(space, spaces.MultiBinary):
-        bits = (2,) * math.prod(space.shape)
-        yield _leaf(space.shape, np.dtype(space.dtype), path, counts=bits)
-    elif isinstance(space, spaces.MultiDiscrete):
-        counts, starts = (tuple(each.ravel().tolist()) for each in (space.nvec, space.start))
-        yield _leaf(space.shape, np.dtype(space.dtype), path, counts=counts, starts=starts)
     elif isinstance(space, spaces.Discrete):
-        choices = range(int(space.start), int(space.start) + int(space.n))
-        yield _leaf((), np.dtype(np.int64), path, choices)
+        yield _choices(space, np.array(space.n), np.array(space.start), path)
+    elif isinstance(space, spaces.MultiDiscrete):
+        yield _choices(space, space.nvec, space.start, path)
+    elif isinstance(space, spaces.MultiBinary):
+        two = np.full(space.shape, 2, np.int64)
+        yield _choices(space, two, np.zeros_like(two), path)
+    elif isinstance(space, spaces.Text):
+        yield _text(space, path, who)
+    elif isinstance(space, spaces.Box):
+        yield Leaf(_spec(space, path), path, np.dtype(space.dtype), _box_limits(space))
     else:
         raise BadInput(
-            who, "its observation space is not supported", expected=_OBSERVATIONS, got=space
+            who,
+            f"its observation space {'/'.join(map(str, path))!r} is not supported"
+            if path
+            else "its observation space is not supported",
+            expected=_SUPPORTED,
+            got=space,
+            fix="change it with gymnasium.wrappers.TransformObservation inside a factory function",
         )
 
 
-def _leaf(
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
+def _choices(space: Any, counts: Any, starts: Any, path: tuple[Any, ...]) -> Leaf:
+    first = starts.astype(np.int64)
+    limits = _narrowed(first, first + counts.astype(np.int64) - 1)
+    if counts.size > _MOST_COUNTED:
+        return Leaf(_spec(space, path), path, np.dtype(space.dtype), limits)
+    known, begin = tuple(map(int, counts.flat)), tuple(map(int, first.flat))
+    spec = _spec(space, path, known, begin if any(begin) else ())
+    return Leaf(spec, path, np.dtype(space.dtype), limits)
+
+
+def _text(space: Any, path: tuple[Any, ...], who: str) -> Leaf:
+    if "\0" in space.character_set:
+        raise BadInput(who, "a text with NUL characters, which mark where one ends", got=space)
+    widest = max((len(each.encode()) for each in space.character_set), default=1)
+    name = "/".join(map(str, path)) or "text"
+    spec = ArraySpec(name=name, shape=(space.max_length * widest,), dtype="uint8")
+    return Leaf(spec, path, np.dtype(np.uint8), characters=space.character_set)
+
+
+def _spec(
+    space: Any,
     path: tuple[Any, ...],
-    choices: range | None = None,
-    *,
     counts: tuple[int, ...] = (),
     starts: tuple[int, ...] = (),
-) -> Leaf:
-    if choices is not None:
-        counts, starts = (len(choices),), (choices.start,)
-    whole = "image" if dtype == np.uint8 and len(shape) == 3 else "state"
-    spec = ArraySpec(
+) -> ArraySpec:
+    dtype = np.dtype(space.dtype)
+    whole = "image" if dtype == np.uint8 and len(space.shape) == 3 else "state"
+    return ArraySpec(
         name="/".join(map(str, path)) or whole,
-        shape=tuple(map(int, shape)),
+        shape=tuple(map(int, space.shape)),
         dtype="float32" if dtype.kind == "f" else dtype.name,
         counts=counts,
         starts=starts,
     )
-    return Leaf(spec, path, dtype, choices)
 
 
-def action_spec(space: Any, *, who: str) -> ActionSpec:
-    """The action of an environment; BadInput names what is supported and how to get there."""
-    if isinstance(space, spaces.Discrete):
-        return ActionSpec(
-            kind="discrete",
-            shape=(),
-            dtype=np.dtype(space.dtype).name,
-            count=int(space.n),
-            start=int(space.start),
-        )
-    if not isinstance(space, spaces.Box) or np.dtype(space.dtype).kind != "f":
-        raise BadInput(
-            who,
-            "its action space is not supported",
-            expected=_ACTIONS,
-            got=space,
-            fix="change it with gymnasium.wrappers.TransformAction inside a factory function",
-        )
-    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-        raise BadInput(
-            who,
-            "its action space has no finite bounds",
-            expected=_ACTIONS,
-            got=space,
-            fix=(
-                "in a factory function, wrap it in gymnasium.wrappers.TransformAction with a "
-                "bounded Box as action_space; leave out ClipAction, which declares infinite bounds "
-                "(actions are clipped to the Box before each step)"
-            ),
-        )
-    return ActionSpec(
-        kind="continuous",
-        shape=tuple(map(int, space.shape)),
-        dtype=np.dtype(space.dtype).name,
-        low=tuple(float(bound) for bound in space.low.flat),
-        high=tuple(float(bound) for bound in space.high.flat),
-    )
+def _box_limits(space: Any) -> Limits | None:
+    dtype = np.dtype(space.dtype)
+    if dtype.kind == "b":
+        full = not space.low.any() and bool(space.high.all())
+    elif dtype.kind == "f":
+        full = bool(np.isinf(space.low).all() and np.isinf(space.high).all())
+    else:
+        kept = np.iinfo(dtype)
+        full = bool((space.low == kept.min).all() and (space.high == kept.max).all())
+    return None if full else _narrowed(space.low, space.high)
+
+
+def _narrowed(low: npt.NDArray[Any], high: npt.NDArray[Any]) -> Limits:
+    """Limits as single numbers where they are the same for all entries: quick to compare with."""
+    if low.size and (low == low.flat[0]).all() and (high == high.flat[0]).all():
+        return np.array(low.flat[0]), np.array(high.flat[0])
+    return low, high
+
+
+def _at(where: tuple[int, ...]) -> str:
+    return f" at {list(where)}" if where else ""

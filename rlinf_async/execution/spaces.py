@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 
@@ -43,7 +43,7 @@ class ActionSpec:
     mixed:          named `parts` of the kinds above; a row holds them flattened, one behind the
                     other, in shape [K].
 
-    With chunks of C actions (`Spaces.chunk`) the first axis of `shape` is C.
+    With chunks of C actions (`Spaces.chunk`) the first axis of `shape` is C: see `chunked`.
     """
 
     kind: ActionKind
@@ -113,3 +113,33 @@ class Spaces:
             action=ActionSpec.from_json(data["action"]),
             chunk=data.get("chunk", 1),
         )
+
+
+def chunked(spec: ActionSpec, chunk: int) -> ActionSpec:
+    """The action of `chunk` simulator steps, of which each takes one of `spec`.
+
+    `shape` has a first axis of C = `chunk`, and bounds, counts and starts are repeated C times:
+    discrete actions become multi_discrete of shape [C]. A mixed action becomes [C, K] and keeps its
+    `parts`, which remain those of one step, so that `row[..., c, :]` holds all parts of step c, one
+    behind the other. With C = 1 the action has no axis of chunks.
+    """
+    if chunk < 1:
+        raise ValueError(f"a chunk has at least one action, got {chunk}")
+    if chunk == 1:
+        return spec
+    if spec.kind == "discrete":
+        return ActionSpec(
+            kind="multi_discrete",
+            shape=(chunk,),
+            dtype=spec.dtype,
+            counts=(spec.count,) * chunk,
+            starts=(spec.start,) * chunk,
+        )
+    return replace(
+        spec,
+        shape=(chunk, *spec.shape),
+        low=spec.low * chunk,
+        high=spec.high * chunk,
+        counts=spec.counts * chunk,
+        starts=spec.starts * chunk,
+    )

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.wrappers import Autoreset, ClipAction, TimeLimit
+from gymnasium.wrappers import Autoreset, TimeLimit
 
 from rlinf_async.envs.contract import EnvMismatch
 from rlinf_async.envs.gymnasium_adapter import GymnasiumCell
@@ -107,89 +107,6 @@ def test_a_sampled_space_is_seeded_too() -> None:
     assert again["b"][0] != again["b"][1]
 
 
-@pytest.mark.parametrize(
-    ("space", "specs"),
-    [
-        (spaces.Box(-1, 1, (3,), np.float64), [("state", (3,), "float32")]),
-        (spaces.Box(-1, 1, (3,), np.float16), [("state", (3,), "float32")]),
-        (spaces.Box(-np.inf, np.inf, (), np.float32), [("state", (), "float32")]),
-        (spaces.Box(0, 255, (8, 8, 3), np.uint8), [("image", (8, 8, 3), "uint8")]),
-        (spaces.Box(0, 255, (128,), np.uint8), [("state", (128,), "uint8")]),
-        (spaces.Discrete(4, start=-1), [("state", (), "int64")]),
-        (spaces.MultiDiscrete([3, 4]), [("state", (2,), "int64")]),
-        (spaces.MultiBinary(3), [("state", (3,), "int8")]),
-        (
-            spaces.Dict({"arm": spaces.Dict({"pose": BOX, "on": TWO}), "goal": BOX}),
-            [("arm/on", (), "int64"), ("arm/pose", (2,), "float32"), ("goal", (2,), "float32")],
-        ),
-        (spaces.Tuple((BOX, TWO)), [("0", (2,), "float32"), ("1", (), "int64")]),
-    ],
-    ids=str,
-)
-def test_observation_spaces_become_flat_named_arrays(space, specs) -> None:
-    cell = spaced(space, count=3)
-    found = sorted((o.name, o.shape, o.dtype) for o in cell.spaces.observation)
-    assert found == sorted(specs)
-    result = idle(cell)
-    for name, shape, dtype in specs:
-        assert result.observation[name].shape == (3, *shape)
-        assert result.observation[name].dtype == dtype
-
-
-@pytest.mark.parametrize(
-    "space",
-    [spaces.Text(4), spaces.Sequence(BOX), spaces.Dict({"a": BOX, "b": spaces.Text(3)})],
-    ids=str,
-)
-def test_other_observation_spaces_are_refused(space) -> None:
-    with pytest.raises(BadInput, match=r"observation space is not supported; expected Box"):
-        spaced(space)
-
-
-def test_names_that_collide_when_flattened_are_refused() -> None:
-    with pytest.raises(BadInput, match="same flattened name"):
-        spaced(spaces.Dict({"a/b": BOX, "a": spaces.Dict({"b": BOX})}))
-
-
-@pytest.mark.parametrize("start", [-1, 0, 3])
-def test_choices_begin_at_the_start_of_the_space(start) -> None:
-    cell = spaced(BOX, spaces.Discrete(3, start=start), count=3)
-    cell.step(np.array([0, 1, 2]), id)
-    assert [env.actions for env in cell._envs] == [[start], [start + 1], [start + 2]]
-    assert (cell.spaces.action.count, cell.spaces.action.start) == (3, start)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
-@pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
-def test_continuous_actions_are_cast_and_clipped_into_the_space(dtype, shape) -> None:
-    # 0.1 rounds up in float32: casting after clipping would leave a float64 space.
-    space = spaces.Box(-0.1, 0.1, shape, dtype)
-    cell = spaced(BOX, space)
-    for value in (-7.0, 0.05, 0.1, 7.0):
-        cell.step(np.full((2, *shape), value, np.float32), id)
-    for env in cell._envs:
-        assert len(env.actions) == 4
-        assert all(action.dtype == dtype for action in env.actions)
-
-
-@pytest.mark.parametrize(
-    "space",
-    [spaces.MultiDiscrete([2, 2]), spaces.Dict({"a": BOX}), spaces.Box(0, 9, (2,), np.int32)],
-    ids=str,
-)
-def test_other_action_spaces_are_refused(space) -> None:
-    with pytest.raises(BadInput, match="expected Box of floats with finite bounds, or Discrete"):
-        spaced(BOX, space)
-
-
-def test_an_unbounded_action_is_refused_with_the_wrapper_to_use() -> None:
-    with pytest.raises(BadInput, match=r"no finite bounds.*TransformAction"):
-        spaced(BOX, spaces.Box(-np.inf, np.inf, (2,), np.float32))
-    with pytest.raises(BadInput, match="leave out ClipAction"):
-        cell_of(lambda: ClipAction(CountEnv(action="continuous")))
-    assert spaced(spaces.Box(-np.inf, np.inf, (2,), np.float32)).spaces.observation
-
-
 class Liar(TinyEnv):
     """Returns `reset_gives` or `step_gives` in place of what it declares."""
 
@@ -272,7 +189,7 @@ def test_a_choice_outside_its_declared_range_is_noticed() -> None:
         def observe(self) -> Any:
             return self.count
 
-    with pytest.raises(EnvMismatch, match=r"expected a value in range\(1, 4\); got 0"):
+    with pytest.raises(EnvMismatch, match="expected a value from 1 to 3; got 0"):
         cell_of(OffByOne)
 
 
