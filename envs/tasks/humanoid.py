@@ -13,7 +13,7 @@ from rlinf_async.envs.sims import Floats, Sims, Slots
 from rlinf_async.envs.tasks.humanoid_body import HumanoidBodyRules
 from rlinf_async.envs.tasks.terms import Velocity, Within
 
-# axes: n slots of the cell, b bodies
+# axes of einsum: b bodies, j coordinates of all slots
 
 _HEIGHTS = (1.0, 2.0)
 _FORWARD_WEIGHT = 1.25
@@ -25,10 +25,10 @@ class HumanoidRules(HumanoidBodyRules):
 
     def __init__(self, sims: Sims) -> None:
         super().__init__(sims)
-        self._body_x = sims.derived("xipos")[:, :, 0]
+        self._places = sims.derived("xipos")
         self._masses = sims.model.body_mass.copy()
-        self._centre_x = np.empty(sims.count)
-        self._velocity = Velocity(self._centre_x, sims.dt)
+        self._centres = np.empty((sims.count, 3))
+        self._velocity = Velocity(self._centres[:, 0], sims.dt)
         self._high_enough = Within(sims.qpos[:, 2], *_HEIGHTS)
 
     def before_step(self, slots: Slots | None) -> None:
@@ -48,10 +48,15 @@ class HumanoidRules(HumanoidBodyRules):
         np.logical_not(healthy, out=outcome.terminated)
 
     def _find_centre(self) -> None:
-        """The bodies' mean x, weighted by mass, summed in the order that Gymnasium's einsum has."""
-        places_bn: Floats = np.ascontiguousarray(self._body_x.T)
-        np.einsum("b,bn->n", self._masses, places_bn, out=self._centre_x)
-        self._centre_x /= self._masses.sum()
+        """The bodies' mean position, weighted by mass, with the bits of Gymnasium's einsum.
+
+        It adds body after body to all coordinates; for a single coordinate it would be a dot
+        product, in another order: so all three are summed though only x is needed.
+        """
+        places: Floats = np.ascontiguousarray(self._places.swapaxes(0, 1))
+        flat = places.reshape(len(self._masses), -1)
+        np.einsum("b,bj->j", self._masses, flat, out=self._centres.reshape(-1))
+        self._centres /= self._masses.sum()
 
 
 TASK = BatchedTask(

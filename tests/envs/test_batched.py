@@ -175,13 +175,14 @@ def test_a_result_is_not_changed_by_later_steps() -> None:
         np.testing.assert_array_equal(array, copy)
 
 
-def test_numbers_do_not_depend_on_how_slots_are_put_into_cells() -> None:
-    whole, left, right = (make_cell("Ant-v5", n) for n in (4, 3, 1))
+@pytest.mark.parametrize("env_id", BATCHED_IDS)
+def test_numbers_do_not_depend_on_how_slots_are_put_into_cells(env_id) -> None:
+    whole, left, right = (make_cell(env_id, n) for n in (4, 3, 1))
     seeds = [11, 12, 13, 14]
     whole.reset(seeds), left.reset(seeds[:3]), right.reset(seeds[3:])
-    rng = np.random.default_rng(0)
-    for _ in range(60):
-        actions = rng.uniform(-1, 1, (4, 8)).astype(np.float32)
+    rng, spec = np.random.default_rng(0), whole.spaces.action
+    for _ in range(30):
+        actions = rng.uniform(spec.low, spec.high, (4, *spec.shape)).astype(np.float32)
         together = whole.step(actions, lambda slot: slot)
         apart = (
             left.step(actions[:3], lambda slot: slot),
