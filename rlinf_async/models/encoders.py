@@ -80,7 +80,7 @@ class ImageEncoder(nn.Module):
         super().__init__()
         self._layout = layout = image_layout(spec)
         self._shape = spec.shape if len(spec.shape) > 2 else (1, *spec.shape)
-        self._scale = 1.0 / 255.0 if spec.dtype == "uint8" else 1.0
+        self._bytes = spec.dtype == "uint8"
         self.features = features
         layers: list[nn.Module] = []
         convolutions, planes = layout.convolutions(channels), layout.planes
@@ -97,8 +97,9 @@ class ImageEncoder(nn.Module):
         images = rows.reshape(len(rows), -1, *self._shape[-3:])
         if not self._layout.channels_first:
             images = images.movedim(-1, 2)
-        planes = images.flatten(1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-        encoded: Tensor = self.layers(planes * self._scale)
+        # Convolutions of few planes are several times as fast with channels last in memory.
+        planes = images.flatten(1, 2).to(torch.float32, memory_format=torch.channels_last)
+        encoded: Tensor = self.layers(planes.mul_(1.0 / 255.0) if self._bytes else planes)
         return encoded
 
 
