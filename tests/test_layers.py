@@ -23,12 +23,16 @@ LAYERS = {
     "models": 5,
     "workers": 5,
     "envs": 5,
+    "recording": 5,
     "tracing.views": 6,
     "cli": 6,
     "__main__": 6,
 }
 USER = 6
-HEAVY = ("torch", "mujoco", "gymnasium", "sglang", "matplotlib", "tensorboardX", "safetensors")
+HEAVY = (
+    "torch", "mujoco", "gymnasium", "sglang", "matplotlib", "tensorboardX", "safetensors",
+    "av", "pyarrow",
+)  # fmt: skip
 
 
 def sources() -> Iterator[tuple[str, Path]]:
@@ -109,6 +113,8 @@ def test_scheduling_decides_without_loop_socket_tensor_or_clock():
         ("rlinf_async.models", HEAVY),
         ("rlinf_async.workers", HEAVY),
         ("rlinf_async.envs", HEAVY),
+        ("rlinf_async.recording.reader", HEAVY),
+        ("rlinf_async.recording.writer", HEAVY),
         ("rlinf_async.cli.main", HEAVY),
         ("rlinf_async.execution.run", HEAVY),
     ],
