@@ -114,5 +114,4 @@ class RenderCell:
         for name in self._names:
             row[f"final/{name}"][t, result.finished] = result.final_observation[name]
         for slot in result.finished.tolist():
-            success = None if result.success is None else bool(result.success[slot])
-            self._episodes.finish(slot, version, success)
+            self._episodes.finish(slot, version)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rlinf_async.workers.episodes import EpisodeTracker
+from rlinf_async.workers.episodes import EpisodeSums, EpisodeTracker
 
 
 def test_every_episode_of_three_steps_reports_three_and_three():
@@ -12,7 +12,7 @@ def test_every_episode_of_three_steps_reports_three_and_three():
         tracker.acted(step // 5)
         tracker.step(np.array([1.0, 2.0]), None)
         if step % 3 == 0:
-            tracker.finish(0, step // 5, None)
+            tracker.finish(0, step // 5)
         finished += tracker.take_finished()
     assert [e["length"] for e in finished] == [3, 3, 3, 3]
     assert [e["episode_return"] for e in finished] == [3.0, 3.0, 3.0, 3.0]
@@ -27,7 +27,7 @@ def test_an_episode_names_the_first_and_the_last_version_that_acted_in_it():
         tracker.acted(version)
         tracker.step(np.ones(1), None)
         if ends:
-            tracker.finish(0, version, None)
+            tracker.finish(0, version)
     for episode in tracker.take_finished():
         spans.append((episode["first_version"], episode["last_version"]))
     assert spans == [(0, 1), (2, 4)]
@@ -37,9 +37,9 @@ def test_success_counts_once_and_at_the_end_and_never_leaks_into_the_next_episod
     tracker = EpisodeTracker(run_seed=0, first_slot=0, slots=1)
     for success in [True, False]:
         tracker.step(np.zeros(1), np.array([success]))
-    tracker.finish(0, 0, False)
+    tracker.finish(0, 0)
     tracker.step(np.zeros(1), np.array([False]))
-    tracker.finish(0, 0, False)
+    tracker.finish(0, 0)
     first, second = tracker.take_finished()
     assert (first["success_once"], first["success_at_end"]) == (True, False)
     assert (second["success_once"], second["success_at_end"]) == (False, False)
@@ -48,8 +48,29 @@ def test_success_counts_once_and_at_the_end_and_never_leaks_into_the_next_episod
 def test_without_reported_success_an_episode_claims_none():
     tracker = EpisodeTracker(run_seed=0, first_slot=0, slots=1)
     tracker.step(np.zeros(1), None)
-    tracker.finish(0, 0, None)
+    tracker.finish(0, 0)
     assert tracker.take_finished()[0]["success_once"] is None
+
+
+def test_a_chunk_counts_what_was_executed_and_any_success_within_it():
+    sums = EpisodeSums(3)
+    sums.step(
+        np.array([[1.0, 2.0], [4.0, 0.0], [0.0, 0.0]]),
+        np.array([False, True, False]),
+        executed_n=np.array([2, 1, 0]),
+        within_n=np.array([True, True, False]),
+    )
+    sums.step(np.zeros(3), np.zeros(3, bool), executed_n=np.array([0, 0, 1]))
+    first, second, third = (sums.take(slot) for slot in range(3))
+    assert first == {
+        "episode_return": 3.0,
+        "length": 2,
+        "success_once": True,
+        "success_at_end": False,
+    }
+    assert (second["length"], second["success_at_end"]) == (1, True)
+    assert (third["length"], third["success_once"]) == (1, False)
+    assert sums.take(0)["length"] == 0
 
 
 def test_seeds_differ_by_slot_and_episode_and_repeat_with_the_run_seed():
