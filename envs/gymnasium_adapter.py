@@ -7,95 +7,181 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.wrappers import Autoreset, TimeLimit
 
 from rlinf_async.envs.actions import NestedActions
-from rlinf_async.envs.contract import (
-    NOTHING_FINISHED,
-    EnvMismatch,
-    NextSeed,
-    Observation,
-    StepResult,
-)
+from rlinf_async.envs.checks import ValueChecks
+from rlinf_async.envs.chunks import Substep, chunk_step
+from rlinf_async.envs.contract import ChunkResult, NextSeed, Observation, State, StepResult
 from rlinf_async.envs.gymnasium_actions import action_nest, action_spec
-from rlinf_async.envs.gymnasium_spaces import Unfit, describe, observation_leaves
+from rlinf_async.envs.gymnasium_layers import refuse_what_is_not_one_environment, time_limit
+from rlinf_async.envs.gymnasium_slot import SlotEnv
+from rlinf_async.envs.gymnasium_spaces import observation_leaves
+from rlinf_async.envs.gymnasium_state import EnvState, stacked, unstacked
 from rlinf_async.envs.mujoco_log import log_to_stderr_only
+from rlinf_async.envs.slots import Slots, SlotTable, step_once
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.spaces import Spaces
+from rlinf_async.hardware.activity import BUILD, working
 
+# axes: n slots of the cell, A action, C sub-steps of a chunk
 _SUCCESS_KEYS = ("success", "is_success")
 
 
 class GymnasiumCell:
     """`CellEnvs` of `count` environments that `factory` makes.
 
-    Observations are copied as soon as an environment returns them, so it may reuse its memory. The
-    first reset and the first step of each slot are checked against the declared spaces.
+    Observations are copied as soon as an environment returns them, so it may reuse its memory.
+    `checks` looks for NaN, infinities and values out of range in every step: see `envs.checks`.
     """
 
     def __init__(
-        self, factory: Callable[[], Any], count: int, *, name: str, first_slot: int = 0
+        self,
+        factory: Callable[[], Any],
+        count: int,
+        *,
+        name: str,
+        first_slot: int = 0,
+        checks: bool = True,
     ) -> None:
         self.slots = count
         self._name, self._first_slot = name, first_slot
         self._envs: list[Any] = []
         try:
-            for _ in range(count):
-                self._envs.append(self._make(factory))
+            with working() as line:
+                for slot in range(count):
+                    line.note(BUILD, first_slot + slot)
+                    self._envs.append(self._make(factory))
             first, who = self._envs[0], f"environment {name!r}"
-            self._leaves = observation_leaves(first.observation_space, who=who)
+            leaves = observation_leaves(first.observation_space, who=who)
             nest = action_nest(first.action_space, who=who)
             self.spaces = Spaces(
-                observation=tuple(leaf.spec for leaf in self._leaves),
+                observation=tuple(leaf.spec for leaf in leaves),
                 action=action_spec(nest, who=who),
             )
         except BaseException:
             self.close()
             raise
-        self.time_limit = next(_time_limits(first), None)
+        self.time_limit = time_limit(first)
         self._actions = NestedActions(self.spaces.action, nest, count)
-        self._checked_reset = [False] * count
-        self._checked_step = [False] * count
-        self._length = [0] * count
+        self._table = SlotTable(self.spaces, count, who=name)
+        limits = {leaf.spec.name: leaf.limits for leaf in leaves if leaf.limits is not None}
+        self._checks = ValueChecks(name, first_slot, limits) if checks else None
+        self._slots = [
+            SlotEnv(env, leaves, name=name, slot=first_slot + slot)
+            for slot, env in enumerate(self._envs)
+        ]
 
     def reset(self, seeds: Sequence[int]) -> Observation:
         """Begin a new episode in every slot; returns name to [n, *shape]."""
         if len(seeds) != self.slots:
             raise ValueError(f"{self._name}: expected {self.slots} seeds, got {len(seeds)}")
-        out = self._empty()
-        for slot, seed in enumerate(seeds):
-            self._begin(slot, seed, out)
-        return out
+        return self.begin(np.arange(self.slots), seeds)
 
-    def step(self, actions: npt.NDArray[Any], next_seed: NextSeed) -> StepResult:
-        """Step every slot once, and begin a new episode in those that finish."""
-        action_of, out = self._actions.each(actions), self._empty()
-        reward = np.empty(self.slots)
-        terminated, truncated = np.empty(self.slots, np.bool_), np.empty(self.slots, np.bool_)
-        success: npt.NDArray[np.bool_] | None = None
-        for slot in range(self.slots):
-            observation, reward[slot], terminated[slot], truncated[slot], info = self._step_one(
-                slot, action_of(slot)
-            )
-            self._store(slot, observation, out)
-            succeeded = _success_of(info)
-            if succeeded is not None:
-                success = np.zeros(self.slots, np.bool_) if success is None else success
-                success[slot] = succeeded
-        finished = np.flatnonzero(terminated | truncated)
-        if not finished.size:
-            return StepResult(out, reward, terminated, truncated, NOTHING_FINISHED, None, success)
-        final = {name: values[finished] for name, values in out.items()}
-        for slot in finished.tolist():
-            if (seed := next_seed(slot)) is not None:
-                self._begin(slot, seed, out)
-        return StepResult(out, reward, terminated, truncated, finished, final, success)
+    def begin(self, slots: Slots, seeds: Sequence[int]) -> Observation:
+        """Begin a new episode in `slots` alone; returns name to [len(slots), *shape]."""
+        chosen, now = np.asarray(slots, np.intp), self._table.now
+        with working() as line:
+            for slot, seed in zip(chosen.tolist(), seeds, strict=True):
+                env = self._slots[slot]
+                env.store(env.begin(seed, line), now, slot)
+        self._table.begun(chosen)
+        begun = self._table.observe(chosen)
+        if self._checks is not None:
+            self._checks.observations(begun, chosen)
+        return begun
+
+    def step(
+        self,
+        actions: npt.NDArray[Any],
+        next_seed: NextSeed,
+        *,
+        slots: Slots | None = None,
+    ) -> StepResult:
+        """Step every slot within an episode (or `slots`) once, and go on where one ends."""
+        return step_once(self, actions, next_seed, self._table.chosen(slots))
+
+    def chunk_step(
+        self,
+        actions: npt.NDArray[Any],
+        next_seed: NextSeed,
+        *,
+        slots: Slots | None = None,
+    ) -> ChunkResult:
+        """Up to C steps of every slot within an episode (or `slots`); `actions` is [n, C, *A].
+
+        Where rendering is left to Gymnasium's `AddRenderObservation`, the steps between are not
+        rendered; other environments render as they like, and what they return is not looked at.
+        """
+        chosen = self._table.chosen(slots)
+        return chunk_step(_Chunk(self, actions.shape[1]), actions, next_seed, chosen)
+
+    def advance(
+        self, actions: npt.NDArray[Any], slots: Slots | None, *, seen: bool = True
+    ) -> Substep:
+        """Step `slots` (None: all) once; without `seen`, only ends of episodes are observed."""
+        chosen, table = self._table.chosen(slots), self._table
+        if self._checks is not None:
+            self._checks.actions(actions, chosen)
+        action_of = self._actions.each(actions)
+        nothing = np.zeros(self.slots, np.bool_)
+        part = Substep(np.zeros(self.slots), nothing, nothing.copy())
+        stored = []
+        with working() as line:
+            for slot in chosen.tolist():
+                env = self._slots[slot]
+                observation, part.reward[slot], terminated, truncated, info = env.step(
+                    action_of(slot), line, seen=seen
+                )
+                part.terminated[slot], part.truncated[slot] = terminated, truncated
+                if seen or terminated or truncated:
+                    env.store(observation, table.now, slot)
+                    stored.append(slot)
+                _note_success(part, slot, info)
+        table.length[chosen] += 1
+        table.live[chosen] = ~(part.terminated | part.truncated)[chosen]
+        self._check(part, chosen, stored)
+        return part
+
+    def observe(self, slots: Slots | None) -> Observation:
+        """Copies of the present observations of `slots` [m, ...] (None: all)."""
+        return self._table.observe(slots)
+
+    def save_state(self) -> State:
+        """The state of all slots, by copy; EnvCannotRestore says why where there is none.
+
+        Names begin with `env/`, `now/` (observations) and `episode/`.
+        """
+        table = self._table
+        each = [EnvState(env, name=self._name).save() for env in self._envs]
+        return (
+            {f"env/{key}": value for key, value in stacked(each).items()}
+            | {f"now/{key}": value.copy() for key, value in table.now.items()}
+            | {"episode/length": table.length.copy(), "episode/live": table.live.copy()}
+        )
+
+    def restore_state(self, state: State) -> Observation:
+        """Go on bit-identically from a saved state, rewards included; the observations [n, ...]."""
+        table = self._table
+        each = unstacked(
+            {k.removeprefix("env/"): v for k, v in state.items() if k.startswith("env/")},
+            self.slots,
+        )
+        for env, slot, saved, length in zip(
+            self._envs, self._slots, each, state["episode/length"].tolist(), strict=True
+        ):
+            if not slot.has_begun:
+                env.reset(seed=0)  # makes what only a reset makes; the state then replaces it
+            EnvState(env, name=self._name).restore(saved)
+            slot.resume(length)
+        for key, rows in table.now.items():
+            rows[...] = state[f"now/{key}"]
+        table.length[...], table.live[...] = state["episode/length"], state["episode/live"]
+        return self.observe(None)
 
     def close(self) -> None:
         """Close every environment; the first failure is raised after the last is closed."""
@@ -108,34 +194,22 @@ class GymnasiumCell:
         if failures and sys.exception() is None:
             raise failures[0]
 
+    def _check(self, part: Substep, chosen: Slots, stored: list[int]) -> None:
+        if self._checks is None:
+            return
+        self._checks.rewards(part.reward, chosen)
+        if len(stored) == self.slots:
+            self._checks.observations(self._table.now, chosen)
+        elif stored:
+            rows = np.array(stored, np.intp)
+            self._checks.observations(self._table.observe(rows), rows)
+
     def _make(self, factory: Callable[[], Any]) -> Any:
         who = f"environment {self._name!r}"
-        try:
-            env = factory()
-        except BadInput:
-            raise
-        except Exception as cause:
-            error = BadInput(who, f"its constructor raised {type(cause).__name__}: {cause}")
-            error.add_note("".join(traceback.format_exception(cause)))
-            raise error from cause
-        if "mujoco" in sys.modules:
-            log_to_stderr_only()
-        if not isinstance(env, gymnasium.Env):
-            raise BadInput(
-                who, "a factory must return one gymnasium.Env", got=f"a {type(env).__name__}"
-            )
+        env = made(factory, who)
+        refuse_what_is_not_one_environment(env, who)
         if any(env is other for other in self._envs):
             raise BadInput(who, "the factory returned the same object twice", fix="make a new one")
-        if any(isinstance(layer, Autoreset) for layer in _layers(env)):
-            raise BadInput(
-                who,
-                "it resets itself",
-                fix="leave out gymnasium.wrappers.Autoreset: we reset",
-            )
-        self._compare_with_first(env, who)
-        return env
-
-    def _compare_with_first(self, env: Any, who: str) -> None:
         for kind in ("observation_space", "action_space"):
             space = getattr(env, kind, None)
             if space is None:
@@ -143,78 +217,53 @@ class GymnasiumCell:
             expected = getattr(self._envs[0], kind) if self._envs else space
             if space != expected:
                 raise BadInput(who, f"its slots differ in {kind}", expected=expected, got=space)
-
-    def _empty(self) -> Observation:
-        return {
-            spec.name: np.empty((self.slots, *spec.shape), spec.dtype)
-            for spec in self.spaces.observation
-        }
-
-    def _begin(self, slot: int, seed: int, out: Observation) -> None:
-        env = self._envs[slot]
-        # Environments may sample their spaces; Gymnasium's reset does not seed these.
-        env.action_space.seed(seed)
-        env.observation_space.seed(seed)
-        try:
-            answer = env.reset(seed=seed)
-        except Exception as error:
-            error.add_note(f"raised by reset of {self._where(slot)}, seed {seed}")
-            raise
-        if not self._checked_reset[slot]:
-            self._check(slot, "reset()", answer, "(observation, info)", 2)
-            self._checked_reset[slot] = True
-        self._length[slot] = 0
-        self._store(slot, answer[0], out)
-
-    def _step_one(self, slot: int, action: Any) -> tuple[Any, float, bool, bool, Any]:
-        try:
-            answer = self._envs[slot].step(action)
-        except Exception as error:
-            step = self._length[slot]
-            error.add_note(f"raised by {self._where(slot)}, step {step} of its episode")
-            raise
-        if not self._checked_step[slot]:
-            form = "(observation, reward, terminated, truncated, info)"
-            self._check(slot, "step()", answer, form, 5)
-            self._check_scalars(slot, answer)
-            self._checked_step[slot] = True
-        self._length[slot] += 1
-        observation, reward, terminated, truncated, info = answer
-        return observation, float(reward), bool(terminated), bool(truncated), info
-
-    def _store(self, slot: int, observation: Any, out: Observation) -> None:
-        try:
-            for leaf in self._leaves:
-                out[leaf.spec.name][slot] = leaf.read(observation)
-        except Unfit as unfit:
-            raise self._mismatch(slot, unfit.key, unfit.expected, unfit.got) from None
-
-    def _check(self, slot: int, call: str, answer: Any, form: str, length: int) -> None:
-        if not isinstance(answer, tuple) or len(answer) != length:
-            raise self._mismatch(slot, call, form, describe(answer))
-        try:
-            for leaf in self._leaves:
-                leaf.check_limits(leaf.read(answer[0]))
-        except Unfit as unfit:
-            raise self._mismatch(slot, unfit.key, unfit.expected, unfit.got) from None
-
-    def _check_scalars(self, slot: int, answer: tuple[Any, ...]) -> None:
-        reward = np.asarray(answer[1])
-        if reward.shape != () or reward.dtype.kind not in "biuf":
-            raise self._mismatch(slot, "reward", "a number", describe(answer[1]))
-        for key, value in (("terminated", answer[2]), ("truncated", answer[3])):
-            if np.asarray(value).dtype != np.bool_ or np.ndim(value):
-                raise self._mismatch(slot, key, "a bool", describe(value))
-
-    def _mismatch(self, slot: int, key: str, expected: object, got: object) -> EnvMismatch:
-        where = self._first_slot + slot
-        return EnvMismatch(self._name, slot=where, key=key, expected=expected, got=got)
-
-    def _where(self, slot: int) -> str:
-        return f"{self._name}, slot {self._first_slot + slot}"
+        return env
 
 
-def _success_of(info: Any) -> bool | None:
+class _Chunk:
+    """A cell during one chunk: only its last sub-step is observed."""
+
+    def __init__(self, cell: GymnasiumCell, length: int) -> None:
+        self.slots = cell.slots
+        self._cell, self._left = cell, length
+
+    def advance(self, actions: npt.NDArray[Any], slots: Slots | None) -> Substep:
+        self._left -= 1
+        return self._cell.advance(actions, slots, seen=self._left == 0)
+
+    def observe(self, slots: Slots | None) -> Observation:
+        return self._cell.observe(slots)
+
+    def begin(self, slots: Slots, seeds: Sequence[int]) -> Observation:
+        return self._cell.begin(slots, seeds)
+
+
+def made(factory: Callable[[], Any], who: str) -> Any:
+    """What `factory` makes; whatever it raises becomes BadInput, with its traceback as a note."""
+    try:
+        env = factory()
+    except BadInput:
+        raise
+    except Exception as cause:
+        error = BadInput(who, f"its constructor raised {type(cause).__name__}: {cause}")
+        error.add_note("".join(traceback.format_exception(cause)))
+        raise error from cause
+    if "mujoco" in sys.modules:
+        log_to_stderr_only()
+    return env
+
+
+def _note_success(part: Substep, slot: int, info: Any) -> None:
+    succeeded = success_of(info)
+    if succeeded is None:
+        return
+    if part.success is None:
+        part.success = np.zeros(len(part.reward), np.bool_)
+    part.success[slot] = succeeded
+
+
+def success_of(info: Any) -> bool | None:
+    """What an info says of success; None where it says nothing."""
     for key in _SUCCESS_KEYS:
         value = info.get(key) if isinstance(info, dict) else None
         if isinstance(value, bool | int | float | np.generic) or (
@@ -222,18 +271,3 @@ def _success_of(info: Any) -> bool | None:
         ):
             return bool(value)
     return None
-
-
-def _layers(env: Any) -> Iterator[Any]:
-    """The environment and what it wraps, outermost first."""
-    while True:
-        yield env
-        if not isinstance(env, gymnasium.Wrapper):
-            return
-        env = env.env
-
-
-def _time_limits(env: Any) -> Iterator[int]:
-    for layer in _layers(env):
-        if isinstance(layer, TimeLimit):
-            yield int(layer._max_episode_steps)

@@ -18,7 +18,6 @@ from tests.fixtures.envs import (
     CountEnv,
     DieEnv,
     InfoEnv,
-    NanEnv,
     ReuseEnv,
     SeedEnv,
     SlowEnv,
@@ -198,12 +197,6 @@ def test_success_is_read_from_infos_of_any_kind() -> None:
     assert [idle(cell).success for _ in range(2)] == [None, None]
     assert idle(cell).success.tolist() == [True, True]
     assert idle(cell).success is None
-
-
-def test_rewards_that_are_not_numbers_pass_as_they_are() -> None:
-    cell = cell_of(NanEnv, k=1, where="reward")
-    assert idle(cell).reward.tolist() == [1.0, 1.0]
-    assert np.isnan(idle(cell).reward).all()
 
 
 def test_a_slow_environment_with_a_tail_keeps_counting() -> None:

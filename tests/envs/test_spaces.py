@@ -238,7 +238,7 @@ def test_any_observation_arrives_as_it_was_sampled(space) -> None:
     cell = spaced(space, count=2)
     observation = idle(cell).observation
     for slot, env in enumerate(cell._envs):
-        for spec, leaf in zip(cell.spaces.observation, cell._leaves, strict=True):
+        for spec, leaf in zip(cell.spaces.observation, cell._slots[slot]._leaves, strict=True):
             value = env.last
             for step in leaf.path:
                 value = value[step]
