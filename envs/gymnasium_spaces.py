@@ -54,12 +54,7 @@ class Leaf:
 
         Checks shape and kind, so that storing it loses nothing but the width of a float.
         """
-        value = observation
-        for step in self.path:
-            try:
-                value = value[step]
-            except (KeyError, IndexError, TypeError):
-                raise Unfit(self.key, f"a value under {step!r}", describe(value)) from None
+        value = self._follow(observation)
         if self.characters is not None:
             return self._bytes(value, self.characters)
         if not isinstance(value, np.ndarray):
@@ -70,6 +65,22 @@ class Leaf:
             self._check_kind(value)
         array: npt.NDArray[Any] = value
         return array
+
+    def read_all(self, observations: Any, out: npt.NDArray[Any]) -> None:
+        """Copy the leaf of batched observations, of n slots, into `out` [n, *shape]."""
+        value = self._follow(observations)
+        if self.characters is not None:
+            if not isinstance(value, tuple | list) or len(value) != len(out):
+                raise Unfit(self.key, f"{len(out)} texts", describe(value))
+            for slot, text in enumerate(value):
+                out[slot] = self._bytes(text, self.characters)
+            return
+        array = value if isinstance(value, np.ndarray) else self._as_array(value)
+        if array.shape != out.shape:
+            raise Unfit(self.key, f"{self.declared} of shape {out.shape}", describe(array))
+        if array.dtype != self.declared:
+            self._check_kind(array)
+        out[...] = array
 
     def check_limits(self, value: npt.NDArray[Any]) -> None:
         """Compare one slot's value with the declared bounds; Unfit tells by how much it fails."""
@@ -84,6 +95,15 @@ class Leaf:
         if outside.any():
             where = tuple(int(i) for i in np.argwhere(outside)[0])
             raise Unfit(self.key, self._range(where), f"{value[where]}{_at(where)}")
+
+    def _follow(self, observation: Any) -> Any:
+        value = observation
+        for step in self.path:
+            try:
+                value = value[step]
+            except (KeyError, IndexError, TypeError):
+                raise Unfit(self.key, f"a value under {step!r}", describe(value)) from None
+        return value
 
     def _check_kind(self, value: npt.NDArray[Any]) -> None:
         known = value.dtype.kind in "biuf"

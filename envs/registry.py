@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from rlinf_async.execution import references
 
 if TYPE_CHECKING:
     from rlinf_async.envs.gymnasium_adapter import GymnasiumCell
+    from rlinf_async.envs.vector_adapter import VectorCell
 
 _INSTALL = "pip install 'rlinf_async[mujoco]'"
 
@@ -48,7 +50,7 @@ def describe_env(env: EnvName) -> dict[str, Any]:
         cell.close()
 
 
-def _open(env: EnvName, count: int, first_slot: int) -> BatchedCell | GymnasiumCell:
+def _open(env: EnvName, count: int, first_slot: int) -> BatchedCell | GymnasiumCell | VectorCell:
     if count < 1:
         raise BadInput("environment", "a cell needs at least one slot", got=count)
     if isinstance(env, str):
@@ -80,12 +82,24 @@ def _batched(task: BatchedTask, count: int) -> BatchedCell:
         ) from cause
 
 
-def _gymnasium(factory: Callable[[], Any], count: int, name: str, first_slot: int) -> GymnasiumCell:
+def _gymnasium(
+    factory: Callable[..., Any], count: int, name: str, first_slot: int
+) -> GymnasiumCell | VectorCell:
     try:
         from rlinf_async.envs.gymnasium_adapter import GymnasiumCell
+        from rlinf_async.envs.vector_adapter import VectorCell
     except ModuleNotFoundError as cause:
         raise _not_installed(name, cause) from cause
-    return GymnasiumCell(factory, count, name=name, first_slot=first_slot)
+    kind = VectorCell if _makes_vectors(factory) else GymnasiumCell
+    return kind(factory, count, name=name, first_slot=first_slot)
+
+
+def _makes_vectors(factory: Callable[..., Any]) -> bool:
+    """Whether a factory takes the number of slots, as `gymnasium.make_vec` does."""
+    try:
+        return "num_envs" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 def _id_factory(env_id: str) -> Callable[[], Any]:
