@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,11 +76,10 @@ class Shape:
     spread: float = UNMEASURED_SPREAD
     """Standard deviation of the relative residuals."""
 
-    def seconds(self, x: float, devices: int) -> float:
-        """Of x units on each of `devices` devices, undisturbed."""
-        bent = self.a + self.b * x + self.c * max(0.0, x - self.x0)
-        undisturbed: float = bent * float(devices) ** -self.e
-        return undisturbed
+    def seconds(self, x: Any, devices: Any) -> Any:
+        """Of x units on each of `devices` devices, undisturbed; both may be arrays."""
+        bent = self.a + self.b * x + self.c * np.maximum(0.0, x - self.x0)
+        return bent * np.asarray(devices, np.float64) ** -self.e
 
 
 class PhaseCost:
@@ -114,9 +114,10 @@ class PhaseCost:
         assert self._shape is not None
         return self._shape
 
-    def seconds(self, units: int, devices: int) -> float:
-        """The point prediction alone, undisturbed; what a planner evaluates very often."""
-        return math.exp(self.log_speed) * self.shape.seconds(math.ceil(units / devices), devices)
+    def seconds(self, units: int, devices: Any) -> Any:
+        """The point prediction alone, undisturbed; `devices` may be an array of candidates."""
+        x = np.ceil(units / np.asarray(devices))
+        return math.exp(self.log_speed) * self.shape.seconds(x, devices)
 
     def predict(
         self, units: int, devices: int, overlap: Mapping[str, float] | None = None
@@ -125,7 +126,7 @@ class PhaseCost:
         shape, shares = self.shape, overlap or {}
         x = math.ceil(units / devices)
         measured = [sample.x for sample in self._samples]
-        point = self.seconds(units, devices) * self._slowdown(shares)
+        point = float(self.seconds(units, devices)) * self._slowdown(shares)
         low, high = point * (1 - 2 * shape.spread), point * (1 + 2 * shape.spread)
         outside = not min(measured) <= x <= max(measured)
         if outside:
@@ -144,16 +145,16 @@ class PhaseCost:
         least, most = min(measured), max(measured)
         speed = math.exp(self.log_speed)
         if x > most:
-            known = speed * self.shape.seconds(most, devices)
+            known = speed * float(self.shape.seconds(most, devices))
             return min(low, known), high * (x / most) ** 1.25
-        known = speed * self.shape.seconds(least, devices)
+        known = speed * float(self.shape.seconds(least, devices))
         return min(low, known * x / least), max(high, known)
 
     def _slowdown(self, overlap: Mapping[str, float]) -> float:
         return 1.0 + sum(self._contention.get(name, 0.0) * o for name, o in overlap.items())
 
     def _at(self, sample: Sample, *, speed: float) -> float:
-        base = self.shape.seconds(sample.x, sample.devices)
+        base = float(self.shape.seconds(sample.x, sample.devices))
         return speed * base * self._slowdown(sample.overlap) * max(1.0, sample.threads_per_core)
 
     def _fit(self) -> None:

@@ -100,9 +100,10 @@ def candidates(flow: Flow, costs: FlowCosts, devices: Mapping[str, int]) -> Iter
 def sharings(flow: Flow, costs: FlowCosts, devices: Mapping[str, int]) -> Iterator[Plan]:
     """Every partition of the phases, with every choice of kinds and depth that makes a difference.
 
-    The counts in these plans are 1 and mean nothing yet.
+    Where environments and policy stand apart, the phases behind collecting may also run on the
+    devices of both. The counts in these plans are 1 and mean nothing yet.
     """
-    for parts in _partitions(flow.phases):
+    for parts in _sharings(flow):
         for kinds in itertools.product(*(_kinds(part, costs, devices) for part in parts)):
             taken = [kinds.count(kind) for kind in devices]
             if any(n > devices[kind] for n, kind in zip(taken, devices, strict=True)):
@@ -244,6 +245,13 @@ def _combinations(grid: Sequence[Sequence[int]], plan: Plan, devices: Mapping[st
         fits &= used <= devices[kind]
     kept: Ints = rows[fits]
     return kept
+
+
+def _sharings(flow: Flow) -> Iterator[tuple[tuple[str, ...], ...]]:
+    yield from _partitions(flow.phases)
+    if flow.renders:
+        behind = tuple(phase for phase in flow.phases if phase not in COLLECTING)
+        yield tuple((phase, *behind) for phase in COLLECTING)
 
 
 def _partitions(phases: Sequence[str]) -> Iterator[tuple[tuple[str, ...], ...]]:

@@ -109,11 +109,22 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Groups without common devices, and how many calls of a cell are in flight."""
+    """Groups without common devices, and how many calls of a cell are in flight.
+
+    A phase that stands in several groups, all of one kind, runs on the devices of all of them.
+    """
 
     groups: tuple[Group, ...]
     depth: int = 1
     """K."""
+
+    def homes(self, phase: str) -> tuple[int, ...]:
+        """Numbers of the groups that a phase runs on."""
+        return tuple(i for i, group in enumerate(self.groups) if phase in group.phases)
+
+    def devices_of(self, phase: str) -> int:
+        """All devices that a phase runs on."""
+        return sum(self.groups[i].devices for i in self.homes(phase))
 
     @property
     def mode(self) -> str:
@@ -131,11 +142,14 @@ class Plan:
 
 def durations(plan: Plan, flow: Flow, costs: FlowCosts, counts: Sequence[Counts]) -> dict[str, Any]:
     """Seconds of each activity of an iteration, with `counts` devices in the plan's groups."""
-    at = {phase: i for i, group in enumerate(plan.groups) for phase in group.phases}
+    at = {phase: plan.homes(phase) for phase in flow.phases}
+
+    def devices(phase: str) -> Counts:
+        return sum(counts[i] for i in at[phase])
 
     def seconds(phase: str, units: int) -> Any:
-        group = plan.groups[at[phase]]
-        return costs.seconds[phase, group.kind](units, counts[at[phase]])
+        kind = plan.groups[at[phase][0]].kind
+        return costs.seconds[phase, kind](units, devices(phase))
 
     call = math.ceil(flow.slots / plan.depth)
     policy = seconds("rollout", call)
@@ -151,7 +165,7 @@ def durations(plan: Plan, flow: Flow, costs: FlowCosts, counts: Sequence[Counts]
     found = {COLLECT: flow.horizon * collect}
     for phase in flow.after:
         found[phase] = seconds(phase, flow.units_of(phase))
-    found[PUBLISH] = costs.publish(counts[at["rollout"]])
+    found[PUBLISH] = costs.publish(devices("rollout"))
     return found
 
 
@@ -175,10 +189,9 @@ def graph(
         # A version is trained only when the one before is live: once per batch.
         Edge(PUBLISH, "train", seconds[PUBLISH], 1),
     ]
-    home = {a: i for i, group in enumerate(plan.groups) for a in activities(group, flow)}
     for phase, waits in flow.after.items():
         for source in waits:
-            transfer = costs.link(costs.batch_bytes) if home[source] != home[phase] else 0.0
+            transfer = costs.link(costs.batch_bytes) if crosses(plan, source, phase) else 0.0
             edges.append(Edge(source, phase, seconds[source] + transfer, 0))
     for group, swap in zip(plan.groups, swaps, strict=True):
         turns = activities(group, flow)
@@ -190,6 +203,12 @@ def graph(
     return edges
 
 
+def crosses(plan: Plan, source: str, target: str) -> bool:
+    """Whether what one phase makes must travel to devices of another group."""
+    made_at = "rollout" if source == COLLECT else source
+    return not set(plan.homes(made_at)) & set(plan.homes(target))
+
+
 def memory_bytes(
     plan: Plan, flow: Flow, costs: FlowCosts, counts: Sequence[int]
 ) -> list[tuple[float, float]]:
@@ -199,13 +218,15 @@ def memory_bytes(
     """
     call = math.ceil(flow.slots / plan.depth)
     found = []
-    for group, devices in zip(plan.groups, counts, strict=True):
+    for group in plan.groups:
         sizes = []
         for phase in group.phases:
+            devices = sum(counts[i] for i in plan.homes(phase))
             units = call if phase in COLLECTING else flow.units_of(phase)
             sizes.append(costs.memory.get(phase, FREE)(math.ceil(units / devices)))
         waiting = 0.0
         if "train" in group.phases:
+            devices = sum(counts[i] for i in plan.homes("train"))
             waiting = (flow.max_lag + 1) * costs.batch_bytes / devices
         found.append((sum(sizes) + waiting, max(sizes) + waiting))
     return found
