@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.envs.batched import BatchedCell
 from rlinf_async.envs.contract import CellEnvs
 from rlinf_async.envs.mujoco_log import log_to_stderr_only
-from rlinf_async.envs.request import EnvName
+from rlinf_async.envs.request import EnvName, EnvRequest
 from rlinf_async.envs.rules import BatchedTask
 from rlinf_async.envs.tasks import BATCHED_IDS, batched_task
+from rlinf_async.envs.wrappers.by_name import GymnasiumWrapper
 from rlinf_async.errors import BadInput, nearest
 from rlinf_async.execution import references
+from rlinf_async.execution.spaces import chunked
 
 if TYPE_CHECKING:
     from rlinf_async.envs.gymnasium_adapter import GymnasiumCell
@@ -28,47 +31,115 @@ _INSTALL = "pip install 'rlinf_async[mujoco]'"
 def make_cell(env: EnvName, count: int, *, first_slot: int = 0) -> CellEnvs:
     """The `count` environments of one cell.
 
-    `first_slot` is the cell's first number within the run, for error messages. BadInput where the
-    environment is unknown, not installed, cannot be built or has spaces that are not supported.
+    Args:
+        env: an id, the description of a factory, or an `EnvRequest` as JSON.
+        first_slot: the cell's first number within the run, for error messages.
+
+    Raises:
+        BadInput: the environment is unknown, not installed, cannot be built, has spaces that are
+            not supported, or a wrapper does not fit it.
     """
-    cell: Any = _open(env, count, first_slot)
-    opened: CellEnvs = cell
-    return opened
+    if count < 1:
+        raise BadInput("environment", "a cell needs at least one slot", got=count)
+    request = EnvRequest.from_json(env)
+    wrappers = [_wrapper(each) for each in request.wrappers]
+    named = [each for each in wrappers if isinstance(each, GymnasiumWrapper)]
+    cell = _open(request, named, count, first_slot)
+    try:
+        for each in wrappers:
+            if not isinstance(each, GymnasiumWrapper):
+                cell = each.around(cell)
+    except BaseException:
+        cell.close()
+        raise
+    return cell
 
 
 def describe_env(env: EnvName) -> dict[str, Any]:
     """Build one environment and tell, in values that orjson can write, what it is.
 
-    Keys: `spaces` (`Spaces.to_json()`), `path` ("batched" or "gymnasium"), `time_limit` (steps, or
-    None where there is none or it is the environment's own).
+    Keys: `spaces` (`Spaces.to_json()`, its action that of a whole chunk), `path` ("batched" or
+    "gymnasium"), `time_limit` (steps, or None where there is none or it is the environment's own).
     """
-    cell: Any = _open(env, 1, 0)
+    chunk = EnvRequest.from_json(env).chunk
+    cell = make_cell(env, 1)
     try:
-        path = "batched" if isinstance(cell, BatchedCell) else "gymnasium"
-        return {"spaces": cell.spaces.to_json(), "path": path, "time_limit": cell.time_limit}
+        inner: Any = cell
+        while hasattr(inner, "inner"):
+            inner = inner.inner
+        path = "batched" if isinstance(inner, BatchedCell) else "gymnasium"
+        action = chunked(cell.spaces.action, chunk)
+        spaces = dataclasses.replace(cell.spaces, action=action, chunk=chunk)
+        return {"spaces": spaces.to_json(), "path": path, "time_limit": cell.time_limit}
     finally:
         cell.close()
 
 
-def _open(env: EnvName, count: int, first_slot: int) -> BatchedCell | GymnasiumCell | VectorCell:
-    if count < 1:
-        raise BadInput("environment", "a cell needs at least one slot", got=count)
-    if isinstance(env, str):
-        if env in BATCHED_IDS:
-            return _batched(batched_task(env), count)
-        return _gymnasium(_id_factory(env), count, env, first_slot)
-    target = references.rebuild(env, where="environment")
-    if isinstance(target, BatchedTask):
-        return _batched(target, count)
-    if not callable(target):
+def _wrapper(described: Any) -> Any:
+    """A wrapper from its description; a bare name is a wrapper of Gymnasium."""
+    if isinstance(described, str):
+        return GymnasiumWrapper(name=described)
+    wrapper = references.rebuild(described, where="wrapper")
+    if not isinstance(wrapper, GymnasiumWrapper) and not hasattr(wrapper, "around"):
         raise BadInput(
-            "environment",
-            "it is neither an id nor a factory",
-            expected="a Gymnasium id, a BatchedTask, or a function or class that makes one Env",
-            got=f"a {type(target).__name__}",
+            "wrapper",
+            "it wraps no cell",
+            expected="one of rlinf_async.envs.wrappers, or the name of one of Gymnasium's",
+            got=f"a {type(wrapper).__name__}",
         )
-    function = target.func if isinstance(target, functools.partial) else target
-    return _gymnasium(target, count, getattr(function, "__qualname__", repr(function)), first_slot)
+    return wrapper
+
+
+def _open(
+    request: EnvRequest, named: Sequence[GymnasiumWrapper], count: int, first_slot: int
+) -> CellEnvs:
+    """The environments without our wrappers; with Gymnasium's they are never stepped in batch."""
+    env, name = request.env, request.env if isinstance(request.env, str) else ""
+    if isinstance(env, str):
+        if env in BATCHED_IDS and not named:
+            return _batched(_limited(batched_task(env), request.time_limit), count)
+        factory = _id_factory(env, request.time_limit)
+    else:
+        target = references.rebuild(env, where="environment")
+        if isinstance(target, BatchedTask):
+            if named:
+                raise BadInput(
+                    f"environment {target.name!r}",
+                    f"{named[0].name} wraps single environments, and this task is a batch",
+                    fix="use a wrapper of rlinf_async.envs.wrappers",
+                )
+            return _batched(_limited(target, request.time_limit), count)
+        if not callable(target):
+            raise BadInput(
+                "environment",
+                "it is neither an id nor a factory",
+                expected="a Gymnasium id, a BatchedTask, or a function or class of one Env",
+                got=f"a {type(target).__name__}",
+            )
+        function = target.func if isinstance(target, functools.partial) else target
+        name = getattr(function, "__qualname__", repr(function))
+        factory = _limited_factory(target, request.time_limit)
+    for each in named:
+        factory = each.applied(factory)
+    single: Any = _gymnasium(factory, count, name, first_slot)
+    opened: CellEnvs = single
+    return opened
+
+
+def _limited(task: BatchedTask, time_limit: int | None) -> BatchedTask:
+    return task if time_limit is None else dataclasses.replace(task, time_limit=time_limit)
+
+
+def _limited_factory(factory: Callable[[], Any], time_limit: int | None) -> Callable[[], Any]:
+    if time_limit is None:
+        return factory
+
+    def make() -> Any:
+        from gymnasium.wrappers import TimeLimit
+
+        return TimeLimit(factory(), time_limit)
+
+    return make
 
 
 def _batched(task: BatchedTask, count: int) -> BatchedCell:
@@ -102,7 +173,7 @@ def _makes_vectors(factory: Callable[..., Any]) -> bool:
         return False
 
 
-def _id_factory(env_id: str) -> Callable[[], Any]:
+def _id_factory(env_id: str, time_limit: int | None = None) -> Callable[[], Any]:
     """A function that makes the environment of a Gymnasium id, which may begin with `module:`."""
     try:
         import gymnasium
@@ -122,13 +193,13 @@ def _id_factory(env_id: str) -> Callable[[], Any]:
         )
     if "mujoco" in str(gymnasium.registry[name].entry_point):
         _quiet_mujoco(env_id)
-    return functools.partial(_make, gymnasium, name)
+    return functools.partial(_make, gymnasium, name, time_limit)
 
 
-def _make(gymnasium: Any, name: str) -> Any:
+def _make(gymnasium: Any, name: str, time_limit: int | None) -> Any:
     try:
         # Its checker warns where we check and name the slot.
-        return gymnasium.make(name, disable_env_checker=True)
+        return gymnasium.make(name, disable_env_checker=True, max_episode_steps=time_limit)
     except gymnasium.error.DependencyNotInstalled as cause:
         raise BadInput(f"environment {name!r}", f"a package is missing: {cause}") from cause
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +52,41 @@ class Run:
         self.config: dict[str, Any] = {}
         self.workers: list[WorkerHandle] = []
 
-    def envs(self, env: Any, *, count: int) -> Envs:
+    def envs(
+        self,
+        env: Any,
+        *,
+        count: int,
+        wrappers: Sequence[Any] = (),
+        time_limit: int | None = None,
+        chunk: int = 1,
+    ) -> Envs:
         """`count` environments of a Gymnasium id, or of a named factory that returns one.
 
         Asks a short-lived process for their spaces, so that this one imports no simulator.
 
+        Args:
+            env: an id, a `BatchedTask`, or a named function or class that makes one Env.
+            count: slots in all.
+            wrappers: of `rlinf_async.envs.wrappers`, or names of Gymnasium's; the innermost first.
+            time_limit: steps after which an episode is truncated, instead of the environment's own.
+            chunk: simulator steps of one action.
+
         Raises:
             BadInput: unknown environment (with the nearest names), or one that cannot be built.
         """
-        if count < 1:
-            raise BadInput("run.envs", "count", expected="at least 1", got=count)
-        described = env if isinstance(env, str) else describe(env, where="run.envs")
+        sizes = {"count": count, "chunk": chunk, "time_limit": time_limit}
+        for argument, value in sizes.items():
+            if value is not None and value < 1:
+                raise BadInput("run.envs", argument, expected="at least 1", got=value)
+        described: Any = env if isinstance(env, str) else describe(env, where="run.envs")
+        around = {
+            "wrappers": [describe(each, where="run.envs(wrappers)") for each in wrappers],
+            "time_limit": time_limit,
+            "chunk": chunk,
+        }
+        if around != {"wrappers": [], "time_limit": None, "chunk": 1}:
+            described = {"env": described, **around}
         function = getattr(env, "func", env)  # a functools.partial is named after its function
         name = env if isinstance(env, str) else getattr(function, "__qualname__", repr(env))
         told = probe_env(described, name, self.script, self.runtime_folder.path)
