@@ -33,9 +33,12 @@ class EnvRequest:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: EnvName) -> Self:
-        """The inverse of `to_json`; a bare id or a description stands for itself."""
-        if isinstance(data, str) or "env" not in data:
+    def from_json(cls, data: Any) -> Self:
+        """The inverse of `to_json`; a bare id or a description stands for itself.
+
+        Descriptions may have been rebuilt on the way, to factories and wrappers.
+        """
+        if not isinstance(data, dict) or "env" not in data:
             return cls(env=data)
         unknown = set(data) - set(cls.__dataclass_fields__)
         if unknown:

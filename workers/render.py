@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from rlinf_async.envs.contract import ChunkResult, StepResult
 from rlinf_async.envs.registry import make_cell
+from rlinf_async.envs.request import EnvRequest
 from rlinf_async.envs.squash import SquashedActions
 from rlinf_async.execution.records import cut_to_slots
 from rlinf_async.execution.worker import Worker, WorkerContext
@@ -70,6 +72,7 @@ class RenderCell:
         self.slots = slots
         self._envs = make_cell(env, slots, first_slot=first_slot)
         self._squash = SquashedActions(self._envs.spaces.action) if squash else None
+        self._chunk = EnvRequest.from_json(env).chunk
         self._episodes = EpisodeTracker(run_seed, first_slot, slots)
         self._names = [spec.name for spec in self._envs.spaces.observation]
         self._observation = self._envs.reset(self._episodes.first_seeds())
@@ -90,14 +93,25 @@ class RenderCell:
         version = int(row["version"][t])
         self._episodes.acted(version)
         action = row["action"][t] if self._squash is None else self._squash(row["action"][t])
-        result = self._envs.step(action, self._episodes.next_seed)
+        result: StepResult | ChunkResult
+        if self._chunk == 1:
+            result = self._envs.step(action, self._episodes.next_seed)
+            self._episodes.step(result.reward, result.success)
+        else:
+            result = self._envs.chunk_step(action, self._episodes.next_seed)
+            row["executed"][t] = result.executed
+            self._episodes.sums.step(
+                result.reward,
+                result.success,
+                executed_n=result.executed,
+                within_n=result.success_within,
+            )
         self._observation = result.observation
         for name, view in self._obs_row:
             view[t + 1] = result.observation[name]
         row["reward"][t] = result.reward
         row["terminated"][t] = result.terminated
         row["truncated"][t] = result.truncated
-        self._episodes.step(result.reward, result.success)
         if len(result.finished):
             self._finish(row, t, version, result)
 

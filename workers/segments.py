@@ -106,6 +106,8 @@ class OpenSegment:
             # Values and log-probs belong to the version that acted: settle its steps first.
             self._settle(t)
             self._load(self._weights.newest)
+        if t:
+            self._forget_ended(t - 1)
         with self._context.recorder.span("rollout.act", items=self._slots):
             observation = {name: view[t] for name, view in self._observations.items()}
             self._row["action"][t] = self._actor.act(t, observation)
@@ -115,6 +117,7 @@ class OpenSegment:
         """Write the last steps' log-probs and values and the value of the last observation."""
         with self._context.recorder.span("rollout.values", items=self._slots * horizon):
             self._settle(horizon)
+            self._forget_ended(horizon - 1)
             last = {name: view[horizon] for name, view in self._observations.items()}
             self._row["value"][horizon] = self._actor.value(last)
         self._weights.release(self)
@@ -122,11 +125,19 @@ class OpenSegment:
     def summary(self, episodes: list[dict[str, Any]]) -> dict[str, Any]:
         """What the controller hears of the segment."""
         version_T = self._row["version"]
+        executed = self._row.get("executed")
         return {
+            "env_steps": version_T.size * self._slots if executed is None else int(executed.sum()),
             "oldest_version": int(version_T.min()),
             "newest_version": int(version_T.max()),
             "episodes": episodes,
         }
+
+    def _forget_ended(self, t: int) -> None:
+        """Tell the policy which episodes ended in step t, before it sees the next ones."""
+        ended_n = self._row["terminated"][t] | self._row["truncated"][t]
+        if ended_n.any():
+            self._actor.forget(ended_n)
 
     def _load(self, version: int) -> None:
         self._version = version

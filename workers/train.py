@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlinf_async.algorithms.learner import Learner, make_learner
-from rlinf_async.algorithms.normalizers import ReturnScaler, Statistics
+from rlinf_async.algorithms.normalizers import ReturnScaler, Statistics, sub_steps
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.checkpoint import read_checkpoint, write_checkpoint
 from rlinf_async.execution.logs import get_logger
@@ -183,11 +183,14 @@ class TrainWorker(Worker):
         boundary_TB = fields["terminated"] | fields["truncated"]
         if self._scaler is None:
             self._scaler = ReturnScaler(sum(cells), gamma=self._gamma)
-        returns_TB = self._scaler.returns(fields["reward"], boundary_TB)
+        reward_TB, valid_TB = fields["reward"], None
+        if "executed" in fields:
+            reward_TB, boundary_TB, valid_TB = sub_steps(reward_TB, fields["executed"], boundary_TB)
+        returns_TB = self._scaler.returns(reward_TB, boundary_TB, valid_TB)
         merged = self._statistics
         if self._normalize:
             merged = merged.merged(fields, cells=cells, fresh=fresh)
-        self._statistics = merged.with_returns(returns_TB, cells=cells)
+        self._statistics = merged.with_returns(returns_TB, cells=cells, valid_TB=valid_TB)
 
     def _write(self, row: int, version: int, parameters: np.ndarray) -> None:
         views = self.context.rows("weights", row)

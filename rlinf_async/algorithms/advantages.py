@@ -14,6 +14,7 @@ that is not finite gives output that is not, without a warning: learners count a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ Floats = npt.NDArray[np.floating]
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Discount = Literal["chunk", "step"]
 
 _non_finite_passes = np.errstate(invalid="ignore", over="ignore")
 
@@ -36,9 +38,12 @@ class Gae:
     lam: float
     scale_rewards: bool = False
     """Divide rewards by the running deviation of the discounted return, and clip them to +-10."""
+    discount: Discount = "chunk"
+    """What `gamma` is for where actions come in chunks: see `chunk_rewards`."""
 
     def __post_init__(self) -> None:
         _check_discounts("gae", self.gamma, self.lam)
+        _check_discount_name("gae", self.discount)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +58,12 @@ class VTrace:
     """Cap of the ratio in the trace; at most `rho_bar`."""
     scale_rewards: bool = False
     """Divide rewards by the running deviation of the discounted return, and clip them to +-10."""
+    discount: Discount = "chunk"
+    """What `gamma` is for where actions come in chunks: see `chunk_rewards`."""
 
     def __post_init__(self) -> None:
         _check_discounts("vtrace", self.gamma, self.lam)
+        _check_discount_name("vtrace", self.discount)
         if not self.rho_bar >= self.c_bar > 0:
             raise BadInput(
                 "vtrace",
@@ -65,16 +73,48 @@ class VTrace:
             )
 
 
-def gae(gamma: float, lam: float, scale_rewards: bool = False) -> Gae:
+def gae(gamma: float, lam: float, scale_rewards: bool = False, discount: Discount = "chunk") -> Gae:
     """Name generalised advantage estimation with discount `gamma` and trace decay `lam`."""
-    return Gae(gamma=gamma, lam=lam, scale_rewards=scale_rewards)
+    return Gae(gamma=gamma, lam=lam, scale_rewards=scale_rewards, discount=discount)
 
 
 def vtrace(
-    gamma: float, lam: float, rho_bar: float = 1.0, c_bar: float = 1.0, scale_rewards: bool = False
+    gamma: float,
+    lam: float,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+    scale_rewards: bool = False,
+    discount: Discount = "chunk",
 ) -> VTrace:
     """Name V-trace, whose log-probs and values the learner recomputes with the newest version."""
-    return VTrace(gamma=gamma, lam=lam, rho_bar=rho_bar, c_bar=c_bar, scale_rewards=scale_rewards)
+    return VTrace(
+        gamma=gamma,
+        lam=lam,
+        rho_bar=rho_bar,
+        c_bar=c_bar,
+        scale_rewards=scale_rewards,
+        discount=discount,
+    )
+
+
+def chunk_rewards(
+    reward_TBC: Floats, executed_TB: npt.NDArray[np.int64], *, gamma: float, discount: Discount
+) -> tuple[Float64, float | Float64]:
+    """One reward [T, B] for each chunk of which m = `executed_TB` sub-steps were simulated.
+
+    Returns it with what the value behind the chunk is discounted by:
+
+        chunk   r = sum_{i<m} r_i            gamma
+        step    r = sum_{i<m} gamma^i r_i    gamma^m, [T, B]
+
+    Sub-steps behind the m-th earn nothing, whatever stands there.
+    """
+    sub_steps = np.arange(reward_TBC.shape[-1])
+    valid_TBC = sub_steps < executed_TB[..., None]
+    earned_TBC = np.where(valid_TBC, reward_TBC, 0.0)
+    if discount == "chunk":
+        return earned_TBC.sum(axis=-1), gamma
+    return earned_TBC @ gamma**sub_steps, gamma ** executed_TB.astype(np.float64)
 
 
 def next_values(
@@ -104,13 +144,14 @@ def gae_advantages(
     value_TB: Floats,
     final_value_TB: Floats,
     *,
-    gamma: float,
+    gamma: float | Float64,
     lam: float,
 ) -> tuple[Float32, Float32]:
     """Advantages and returns of generalised advantage estimation, each [T, B] float32.
 
     delta_t = r_t + gamma next_t - V_t;  A_t = delta_t + gamma lam (1 - boundary_t) A_{t+1};
-    return_t = A_t + V_t; nothing follows the last entry. Arguments as in `next_values`.
+    return_t = A_t + V_t; nothing follows the last entry. Arguments as in `next_values`; `gamma` may
+    be one of each entry, [T, B].
     """
     next_TB = next_values(terminated_TB, truncated_TB, value_TB, final_value_TB)
     value = value_TB[:-1].astype(np.float64)
@@ -129,7 +170,7 @@ def vtrace_advantages(
     final_value_TB: Floats,
     log_ratio_TB: Floats,
     *,
-    gamma: float,
+    gamma: float | Float64,
     lam: float,
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
@@ -192,6 +233,11 @@ def _check_discounts(who: str, gamma: float, lam: float) -> None:
     for name, rate in (("gamma", gamma), ("lam", lam)):
         if not 0 <= rate <= 1:
             raise BadInput(who, name, expected="in [0, 1]", got=rate)
+
+
+def _check_discount_name(who: str, discount: str) -> None:
+    if discount not in ("chunk", "step"):
+        raise BadInput(who, "discount", expected="'chunk' or 'step'", got=repr(discount))
 
 
 def _check_shapes(

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from rlinf_async.algorithms.advantages import (
     Gae,
     VTrace,
+    chunk_rewards,
     gae_advantages,
     vtrace_advantages,
 )
@@ -49,8 +50,13 @@ JOINED = "x"
 class Evaluator(Protocol):
     """The policy of the version that is being trained, on rows of normalised observations."""
 
-    def logp(self, observations: Mapping[str, Array], action: Array) -> Float32:
-        """Log-probs [M] float32 of `action` [M, *shape], summed over its components."""
+    def logp(
+        self, observations: Mapping[str, Array], action: Array, executed: Array | None = None
+    ) -> Float32:
+        """Log-probs [M] float32 of `action` [M, *shape], summed over its components.
+
+        `executed` [M] int64: of chunks, so many actions count.
+        """
         ...
 
     def value(self, observations: Mapping[str, Array]) -> Float32:
@@ -80,6 +86,8 @@ class Prepared:
     """[N], targets of the value."""
     version: Int64
     """[N], the version that acted."""
+    executed: Int64 | None
+    """[N], of chunks the actions that were simulated; None without chunks."""
 
     def __len__(self) -> int:
         return len(self.logp_old)
@@ -131,8 +139,14 @@ class Preparation:
         if recomputed and self.decoupled is not None:
             weight = sample_weights(base - logp_old, *self.decoupled)
         rewards = _rewards(batch["reward"], version_TB, scales, self.advantages.scale_rewards)
+        executed = batch.get("executed")
+        gamma: float | Float64 = self.advantages.gamma
+        if executed is not None:
+            rewards, gamma = chunk_rewards(
+                rewards, executed, gamma=self.advantages.gamma, discount=self.advantages.discount
+            )
         steps = (rewards, batch["terminated"], batch["truncated"], value, final_value)
-        advantage, returns = estimate(self.advantages, *steps, base - logp_old)
+        advantage, returns = estimate(self.advantages, *steps, base - logp_old, gamma)
         return Prepared(
             observations={name: each[: stale_TB.size] for name, each in seen.items()},
             action=_rows(batch["action"]),
@@ -143,6 +157,7 @@ class Preparation:
             advantage=_rows(advantage),
             returns=_rows(returns),
             version=_rows(version_TB),
+            executed=None if executed is None else _rows(executed),
         )
 
     def _observations(
@@ -248,10 +263,11 @@ def estimate(
     value_TB: Array,
     final_value_TB: Array,
     log_ratio: Array,
+    gamma: float | Float64,
 ) -> tuple[Float32, Float32]:
     """Advantages and value targets [T, B] of the named estimator; only V-trace reads the ratio."""
     steps = (reward_TB, terminated_TB, truncated_TB, value_TB, final_value_TB)
-    gamma, lam = advantages.gamma, advantages.lam
+    lam = advantages.lam
     if isinstance(advantages, Gae):
         return gae_advantages(*steps, gamma=gamma, lam=lam)
     return vtrace_advantages(
@@ -278,6 +294,7 @@ def _rewards(
     if len(acted) > 1:
         table = np.array([scales[version] for version in acted])
         scale = table[np.searchsorted(acted, version_TB)]
+        scale = scale.reshape(*scale.shape, *(1,) * (reward_TB.ndim - scale.ndim))
     return np.clip(reward_TB / scale, -CLIP, CLIP)
 
 
@@ -286,7 +303,7 @@ def _version_of_entries(batch: Mapping[str, Array]) -> Int64:
     version = batch["version"]
     if version.ndim == 1:
         version = version[:, None]
-    return np.broadcast_to(version, batch["reward"].shape)
+    return np.broadcast_to(version, batch["logp"].shape)
 
 
 def _fresh_logp(
@@ -297,7 +314,8 @@ def _fresh_logp(
 ) -> Float32:
     """Log-probs [N]: version n's own, and stored ones where version n acted."""
     entries = {name: each[: stale_TB.size] for name, each in seen.items()}
-    fresh = evaluator.logp(entries, _rows(batch["action"]))
+    executed = _rows(batch["executed"]) if "executed" in batch else None
+    fresh = evaluator.logp(entries, _rows(batch["action"]), executed)
     return np.where(stale_TB.reshape(-1), fresh, _rows(batch["logp"]))
 
 

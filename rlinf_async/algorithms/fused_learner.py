@@ -135,8 +135,11 @@ class FusedLearner:
             "skipped_steps": float(self.guard.skipped - skipped_before),
         }
 
-    def logp(self, observations: Mapping[str, Array], action: Array) -> Float32:
-        """Log-probs [M] of `action` [M, *shape]."""
+    def logp(
+        self, observations: Mapping[str, Array], action: Array, executed: Array | None = None
+    ) -> Float32:
+        """Log-probs [M] of `action` [M, *shape]; built-in policies have no chunks."""
+        assert executed is None, "chunks go to the torch learner"
         chosen = self._columns_of(action)
         result: Float32 = np.empty(len(action), dtype=np.float32)
         for at, index in self._padded(len(action)):

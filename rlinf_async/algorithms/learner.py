@@ -185,6 +185,11 @@ def preparation(
     )
 
 
+def remembers(policy: Any) -> bool:
+    """Whether a policy keeps a memory of the episode."""
+    return bool(getattr(policy, "state_shape", None))
+
+
 def why_not_fused(policy: Any, loss: Loss, *, shards: int = 1) -> str | None:
     """The first reason why the fused learner does not apply, or None."""
     if not hasattr(policy, "to_kernel"):
@@ -247,12 +252,31 @@ def _make(
 
         learner = FusedLearner(policy, spaces, **arguments)
         learner.reason = f"{type(policy).__name__} and PPOLoss have analytic gradients"
+    elif remembers(policy):
+        from rlinf_async.algorithms.recurrent_learner import RecurrentLearner
+
+        _check_recurrent(arguments)
+        learner = RecurrentLearner(policy, shards=shards, **arguments)
+        learner.reason = f"{obstacle}, and it remembers"
     else:
         from rlinf_async.algorithms.torch_learner import TorchLearner
 
         learner = TorchLearner(policy, shards=shards, **arguments)
         learner.reason = obstacle
     return learner
+
+
+def _check_recurrent(arguments: Mapping[str, Any]) -> None:
+    """BadInput for what needs log-probs or values of single entries without their history."""
+    loss, advantages = arguments["loss"], arguments["advantages"]
+    decoupled = isinstance(loss, PPOLoss) and loss.correction == "decoupled"
+    if decoupled or isinstance(advantages, VTrace):
+        raise BadInput(
+            "train",
+            "corrections for lag recompute single entries, and this policy remembers",
+            expected="PPOLoss(clip=...) without correction, and gae(...)",
+            got="vtrace(...)" if isinstance(advantages, VTrace) else "correction='decoupled'",
+        )
 
 
 def _check_lag(loss: Any, advantages: Advantages, max_lag: int, lag: str) -> None:

@@ -147,11 +147,18 @@ class Statistics:
             observations[name] = moments
         return replace(self, observations=observations)
 
-    def with_returns(self, returns_TB: Float64, *, cells: Sequence[int]) -> Statistics:
-        """The statistics after the discounted returns R [T, B] were merged, cell after cell."""
+    def with_returns(
+        self, returns_TB: Float64, *, cells: Sequence[int], valid_TB: Bools | None = None
+    ) -> Statistics:
+        """The statistics after the discounted returns R [T, B] were merged, cell after cell.
+
+        `valid_TB` marks the simulator steps that were made; None: all of them.
+        """
         moments = self.returns
         for at in cell_slices(cells):
-            moments = moments.merged(Moments.of(returns_TB[:, at].reshape(-1)))
+            part = returns_TB[:, at]
+            part = part.reshape(-1) if valid_TB is None else part[valid_TB[:, at]]
+            moments = moments.merged(Moments.of(part))
         return replace(self, returns=moments)
 
 
@@ -166,8 +173,15 @@ class ReturnScaler:
         self.gamma = gamma
         self.running: Float64 = np.zeros(slots)
 
-    def returns(self, reward_TB: Float64, boundary_TB: Bools) -> Float64:
-        """R after each step's reward, [T, B] float64, before it is reset at a boundary."""
+    def returns(
+        self, reward_TB: Float64, boundary_TB: Bools, valid_TB: Bools | None = None
+    ) -> Float64:
+        """R after each step's reward, [T, B] float64, before it is reset at a boundary.
+
+        Steps that `valid_TB` does not mark were not made: R stays as it is.
+        """
+        if valid_TB is not None:
+            return self._returns_of_valid(reward_TB, boundary_TB, valid_TB)
         returns_TB = np.empty(reward_TB.shape)
         going_on_TB = np.where(boundary_TB, 0.0, self.gamma)
         carry_B = self.gamma * self.running
@@ -176,6 +190,33 @@ class ReturnScaler:
             np.multiply(return_B, going_on_TB[t], out=carry_B)
         self.running = np.where(boundary_TB[-1], 0.0, returns_TB[-1])
         return returns_TB
+
+    def _returns_of_valid(self, reward_TB: Float64, boundary_TB: Bools, valid_TB: Bools) -> Float64:
+        returns_TB = np.empty(reward_TB.shape)
+        for t, made_B in enumerate(valid_TB):
+            moved_B = self.gamma * self.running + reward_TB[t]
+            returns_TB[t] = np.where(made_B, moved_B, self.running)
+            self.running = np.where(boundary_TB[t], 0.0, returns_TB[t])
+        return returns_TB
+
+
+def sub_steps(
+    reward_TBC: Float64, executed_TB: npt.NDArray[np.int64], boundary_TB: Bools
+) -> tuple[Float64, Bools, Bools]:
+    """Chunks as simulator steps in order, [T * C, B] each: rewards, ends, and which were made.
+
+    A step that was not made earns nothing and ends nothing.
+    """
+    horizon, slots, chunk = reward_TBC.shape
+    index = np.arange(chunk)
+    valid_TBC = index < executed_TB[..., None]
+    end_TBC = boundary_TB[..., None] & (index == executed_TB[..., None] - 1)
+    earned_TBC = np.where(valid_TBC, reward_TBC, 0.0)
+
+    def in_order(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.moveaxis(part, 2, 1).reshape(horizon * chunk, slots)
+
+    return in_order(earned_TBC), in_order(end_TBC), in_order(valid_TBC)
 
 
 def is_normalized_dtype(dtype: npt.DTypeLike) -> bool:

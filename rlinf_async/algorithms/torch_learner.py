@@ -14,6 +14,7 @@ scalars. `minibatch` maps names to tensors over N entries:
     logp_base, value, return      [N], as in `batching.Prepared`
     advantage, advantage_normalized   [N], raw and normalised over the whole batch
     version         [N] int64, the version that acted
+    executed        [N] int64, with chunks only: so many actions of each were simulated
 """
 
 from __future__ import annotations
@@ -124,15 +125,17 @@ class TorchLearner:
             version=version,
             evaluator=self._evaluator,
         )
-        entries = self._entries(prepared)
+        entries = self._entries(prepared, batch)
+        units = len(entries["logp"])
+        at_once = max(1, self._minibatch * units // len(prepared))
         self._adam.rate = self._optimizer.rate(version / self._iterations)
         sums = _Sums()
         skipped_before = self.guard.skipped
         first = True
         for epoch in range(self._epochs):
-            order = permutation(len(prepared), seed=seed, version=version, epoch=epoch)
+            order = permutation(units, seed=seed, version=version, epoch=epoch)
             shuffled = self._shuffle(entries, order)
-            for at in minibatches(len(prepared), self._minibatch):
+            for at in minibatches(units, at_once):
                 part = {name: rows[at] for name, rows in shuffled.items()}
                 self._normalize_minibatch(part)
                 if first:
@@ -145,8 +148,8 @@ class TorchLearner:
         metrics["skipped_steps"] = float(self.guard.skipped - skipped_before)
         return metrics
 
-    def _entries(self, prepared: Prepared) -> dict[str, Array]:
-        """The arrays [N, ...] that an epoch shuffles, by their name in a mini-batch."""
+    def _entries(self, prepared: Prepared, batch: Mapping[str, Array]) -> dict[str, Array]:
+        """The arrays [units, ...] that an epoch shuffles, by their name in a mini-batch."""
         entries = {_OBSERVATION + name: rows for name, rows in prepared.observations.items()}
         entries |= {
             "action": prepared.action,
@@ -157,6 +160,8 @@ class TorchLearner:
             "return": prepared.returns,
             "version": prepared.version,
         }
+        if prepared.executed is not None:
+            entries["executed"] = prepared.executed
         if isinstance(self._loss, PPOLoss):
             if self._loss.normalize_advantages == "batch":
                 entries["advantage"] = normalized(prepared.advantage)
@@ -185,21 +190,29 @@ class TorchLearner:
 
     def _self_check(self, part: Minibatch, version: int) -> dict[str, float]:
         """The log-ratio of entries of this version must be 0 before the first step."""
-        now = self._evaluator.logp(
-            {name: rows.numpy() for name, rows in observation_of(part).items()},
-            part["action"].numpy(),
-        )
-        return first_log_ratio(
-            now, part["logp"].numpy(), part["version"].numpy() == version, version
-        )
+        with torch.no_grad():
+            now = self._evaluate(part)[0].numpy()
+        columns = self._columns(part)
+        acted = columns["version"].numpy() == version
+        return first_log_ratio(now, columns["logp"].numpy(), acted, version)
+
+    def _evaluate(self, part: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probs, entropies and values [N] of a mini-batch."""
+        executed = [part["executed"]] if "executed" in part else []
+        evaluate = policy_calls(self.module).evaluate
+        return evaluate(observation_of(part), part["action"], *executed)
+
+    def _columns(self, part: Minibatch) -> Minibatch:
+        """The columns [N] of a mini-batch, in the order of `_evaluate`."""
+        return part
 
     def _step(self, part: Minibatch, sums: _Sums) -> None:
         """One optimizer step, or none where the loss or its gradient is not finite."""
-        count = len(part["logp"])
+        count = part["logp"].numel()
         self._adam.gradient.zero_()
         totals: list[dict[str, Tensor]] = []
         finite = True
-        for at in even_parts(count, self._shards):
+        for at in even_parts(len(part["logp"]), self._shards):
             shard = part if self._shards == 1 else {n: rows[at] for n, rows in part.items()}
             loss, parts = self._loss_of(shard, count)
             # Gradients of the shards are added one after the other into the same tensor.
@@ -219,21 +232,20 @@ class TorchLearner:
         if not isinstance(self._loss, PPOLoss):
             loss, parts = self._loss(self.module, shard)
             _check_loss(self._loss, loss)
-            share = len(shard["logp"]) / count
+            share = shard["logp"].numel() / count
             return loss * share, {name: torch.as_tensor(m) * share for name, m in parts.items()}
-        logp, entropy, value = policy_calls(self.module).evaluate(
-            observation_of(shard), shard["action"]
-        )
+        logp, entropy, value = self._evaluate(shard)
+        columns = self._columns(shard)
         return ppo_loss(
             self._loss,
             logp=logp,
             entropy=entropy,
             value=value,
-            logp_base=shard["logp_base"],
-            value_old=shard["value"],
-            advantage=shard["advantage"],
-            returns=shard["return"],
-            weight=shard.get("weight"),
+            logp_base=columns["logp_base"],
+            value_old=columns["value"],
+            advantage=columns["advantage"],
+            returns=columns["return"],
+            weight=columns.get("weight"),
             denominator=count,
         )
 
@@ -244,13 +256,16 @@ class ModuleEvaluator:
     def __init__(self, module: nn.Module, *, rows: int) -> None:
         self._module, self._rows = policy_calls(module), rows
 
-    def logp(self, observations: Mapping[str, Array], action: Array) -> Float32:
+    def logp(
+        self, observations: Mapping[str, Array], action: Array, executed: Array | None = None
+    ) -> Float32:
         """Log-probs [M] of `action`."""
         result = np.empty(len(action), dtype=np.float32)
         with torch.no_grad():
             for at in self._slices(len(action)):
                 part = {name: torch.from_numpy(rows[at]) for name, rows in observations.items()}
-                logp, _, _ = self._module.evaluate(part, torch.from_numpy(action[at]))
+                mask = [] if executed is None else [torch.from_numpy(executed[at])]
+                logp, _, _ = self._module.evaluate(part, torch.from_numpy(action[at]), *mask)
                 result[at] = logp.numpy()
         return result
 

@@ -71,7 +71,9 @@ class Collection:
     def segment_fields(self) -> list[Field]:
         """The fields of a segment's row."""
         slots = max(cell.slots for cell in self.envs.cells)
-        return segment_fields(self.envs.spaces, horizon=self.horizon, slots=slots)
+        return segment_fields(
+            self.envs.spaces, horizon=self.horizon, slots=slots, memory=self._policy.memory
+        )
 
     async def run(self) -> None:
         """Start the hosts, make version 0 live, collect every batch; then keep watch."""
@@ -267,6 +269,7 @@ class Collection:
             horizon=self.horizon,
             oldest_version=summary["oldest_version"],
             newest_version=summary["newest_version"],
+            env_steps=summary["env_steps"],
             episodes=episodes,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlinf_async.execution.layout import Cell
@@ -33,5 +33,7 @@ class Policy:
     """`references.describe_factory` of the class and its arguments."""
     name: str
     normalize_observations: bool
+    memory: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Name to shape of what the policy remembers of a slot's episode."""
     squash: bool = False
     """Whether rows hold its continuous actions before a tanh, which the render workers apply."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlinf_async.communication.fields import Field
@@ -26,10 +27,19 @@ def cut_into_cells(env_count: int, cell_size: int) -> tuple[Cell, ...]:
     )
 
 
-def segment_fields(spaces: Spaces, *, horizon: int, slots: int) -> list[Field]:
-    """The fields of a row for `slots` slots over `horizon` steps.
+def segment_fields(
+    spaces: Spaces,
+    *,
+    horizon: int,
+    slots: int,
+    memory: Mapping[str, tuple[int, ...]] | None = None,
+) -> list[Field]:
+    """The fields of a row for `slots` slots over `horizon` (chunk-)steps.
 
-    `obs/*` and `value` have one entry more than steps: the one after the last step.
+    `obs/*` and `value` have one entry more than steps: the one after the last step. With chunks of
+    C actions there are C rewards to a step and `executed`, the sub-steps that were simulated: an
+    end lies on the last of them. `memory`: names and shapes of what a recurrent policy remembers;
+    `memory/*` [1, slots, *shape] is what it remembered before the first step.
     """
     steps, entries = (horizon, slots), (horizon + 1, slots)
     fields = []
@@ -40,14 +50,20 @@ def segment_fields(spaces: Spaces, *, horizon: int, slots: int) -> list[Field]:
         fields.append(
             Field(name=f"final/{spec.name}", shape=(*steps, *spec.shape), dtype=spec.dtype)
         )
+    for name, shape in (memory or {}).items():
+        fields.append(Field(name=f"memory/{name}", shape=(1, slots, *shape), dtype="float32"))
     action = spaces.action
+    rewards: tuple[int, ...] = steps
+    if spaces.chunk > 1:
+        rewards = (*steps, spaces.chunk)
+        fields.append(Field(name="executed", shape=steps, dtype="int64"))
     return [
         *fields,
         Field(name="action", shape=(*steps, *action.shape), dtype=action.row_dtype),
         Field(name="logp", shape=steps, dtype="float32"),
         Field(name="value", shape=entries, dtype="float32"),
         Field(name="final_value", shape=steps, dtype="float32"),
-        Field(name="reward", shape=steps, dtype="float64"),
+        Field(name="reward", shape=rewards, dtype="float64"),
         Field(name="terminated", shape=steps, dtype="bool"),
         Field(name="truncated", shape=steps, dtype="bool"),
         Field(name="version", shape=(horizon,), dtype="int64"),

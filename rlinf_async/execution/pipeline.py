@@ -114,7 +114,9 @@ class Pipeline:
         return segments
 
     def pack(self, segments: Stream[Segment], *, env_steps: int) -> Stream[Batch]:
-        """Batches of `env_steps` simulator steps, each the segments of all cells in cell order.
+        """Batches of `env_steps` steps, each the segments of all cells in cell order.
+
+        With chunks a step is a chunk, which is up to C simulator steps.
 
         Waits for:    the segments of the next batch (input).
         Unblocked by: `rollout`.
@@ -189,7 +191,7 @@ class Pipeline:
         """
         collection = self._opened("pipe.train")
         self._check_published(f"batch {batch.index} came to train")
-        minibatch = minibatch or batch.env_steps
+        minibatch = minibatch or batch.entries
         sizes = {"epochs": epochs, "minibatch": minibatch, "shards": shards}
         _check_sizes(batch, **sizes)
         await self._configure(
@@ -343,11 +345,11 @@ def _check_sizes(batch: Batch, *, epochs: int, minibatch: int, shards: int) -> N
     for name, value in (("epochs", epochs), ("shards", shards)):
         if value < 1:
             raise BadInput("pipe.train", name, expected="at least 1", got=value)
-    if not 1 <= minibatch <= batch.env_steps:
+    if not 1 <= minibatch <= batch.entries:
         raise BadInput(
             "pipe.train",
             "minibatch",
-            expected=f"1 to {batch.env_steps}, the steps of a batch",
+            expected=f"1 to {batch.entries}, the steps of a batch",
             got=minibatch,
-            fix=f"use minibatch={min(max(1, minibatch), batch.env_steps)}",
+            fix=f"use minibatch={min(max(1, minibatch), batch.entries)}",
         )

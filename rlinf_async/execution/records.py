@@ -41,13 +41,15 @@ class Segment:
     horizon: int
     oldest_version: int
     newest_version: int
+    env_steps: int
+    """Simulator steps that were made; with chunks an entry has up to C of them."""
     episodes: tuple[Episode, ...] = ()
     arrays: Mapping[str, np.ndarray] | None = field(default=None, compare=False, repr=False)
     """Views of the row's fields, cut to this cell's slots; only inside a worker's method."""
 
     @property
-    def env_steps(self) -> int:
-        """Simulator steps in the segment."""
+    def entries(self) -> int:
+        """Actions in the segment: (chunk-)steps of all its slots."""
         return self.horizon * self.slots
 
     def with_arrays(self, row: Mapping[str, np.ndarray]) -> Segment:
@@ -66,6 +68,11 @@ class Batch:
     def env_steps(self) -> int:
         """Simulator steps in the batch."""
         return sum(segment.env_steps for segment in self.segments)
+
+    @property
+    def entries(self) -> int:
+        """Actions in the batch; what mini-batches are made of."""
+        return sum(segment.entries for segment in self.segments)
 
     @property
     def oldest_version(self) -> int:

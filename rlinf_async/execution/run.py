@@ -126,6 +126,7 @@ class Run:
             name=policy_class.__name__,
             normalize_observations=normalize_observations,
             squash=getattr(policy, "squash", False) is True,
+            memory=dict(getattr(policy, "state_shape", {})),
         )
 
     def worker(self, worker: type | str, **arguments: Any) -> WorkerHandle:

@@ -36,7 +36,11 @@ class Actor(Protocol):
         ...
 
     def value(self, observation: Mapping[str, Array]) -> Array:
-        """Values [n] float32 of raw observations [n, *shape]."""
+        """Values [n] float32 of raw observations [n, *shape], given the present memory."""
+        ...
+
+    def forget(self, slots: Array) -> None:
+        """Episodes of `slots` [n] bool have ended: what is remembered of them is gone."""
         ...
 
 
@@ -52,6 +56,7 @@ def make_actor(policy: Any, spaces: Spaces, slots: int, *, normalize: bool) -> A
         from rlinf_async.models.fused_acting import FusedActor
 
         return FusedActor(policy, spaces, slots, normalize=normalize)
-    from rlinf_async.models.torch_acting import TorchActor
+    from rlinf_async.models.torch_acting import RecurrentActor, TorchActor
 
-    return TorchActor(policy, spaces, slots, normalize=normalize)
+    actor = RecurrentActor if getattr(policy, "state_shape", None) else TorchActor
+    return actor(policy, spaces, slots, normalize=normalize)

@@ -90,6 +90,9 @@ class FusedActor:
         """Values [n] of raw observations."""
         return self._value_call(self._critic, observation).copy()
 
+    def forget(self, slots: Array) -> None:
+        """Nothing is remembered."""
+
     def _logp(self, action: Array, outputs: Float32) -> Float32:
         """Log-probs [t, n] of actions [t, n, *shape] under outputs [t, A, n]."""
         steps = len(outputs)

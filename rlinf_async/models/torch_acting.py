@@ -6,7 +6,7 @@ Axes: T horizon, n slots of the cell.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,13 @@ from torch import Tensor
 from rlinf_async.algorithms.normalizers import Moments, affine, is_normalized, normalize
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.spaces import Spaces
-from rlinf_async.models.modules import as_module, flatten, policy_calls, state_shape
+from rlinf_async.models.modules import (
+    RecurrentPolicyModule,
+    as_module,
+    flatten,
+    policy_calls,
+    state_shape,
+)
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
@@ -71,6 +77,8 @@ class TorchActor:
 
     def finish(self, row: Mapping[str, Array], start: int, stop: int) -> None:
         """Write log-probs, values and values of truncated episodes' ends of steps start to stop."""
+        if "executed" in row:
+            self._leave_out_unexecuted(row, start, stop)
         row["logp"][start:stop] = self._logp[start:stop]
         row["value"][start:stop] = self._value[start:stop]
         at = slice(start, stop)
@@ -78,8 +86,7 @@ class TorchActor:
         final_value = row["final_value"][at]
         final_value[...] = 0.0
         if cut.any():
-            ends = {name: row[f"final/{name}"][at][cut] for name in self._names}
-            final_value[cut] = np.concatenate(list(self._padded_values(ends)))[: cut.sum()]
+            self._final_values(row, at, cut, final_value)
 
     def value(self, observation: Mapping[str, Array]) -> Float32:
         """Values [n] float32 of raw observations."""
@@ -87,13 +94,44 @@ class TorchActor:
             values: Float32 = self._policy.value(self._see(observation)).numpy()
         return values
 
-    def _padded_values(self, rows: Mapping[str, Array]) -> Iterator[Float32]:
-        """Values of M rows in calls of n rows; the last is filled up with copies of its first."""
-        count = len(next(iter(rows.values())))
+    def forget(self, slots: Array) -> None:
+        """Nothing is remembered."""
+
+    def _final_values(
+        self, row: Mapping[str, Array], at: slice, cut: Array, final_value: Array
+    ) -> None:
+        """Fill in the values of true last observations, where `cut` [t, n] marks them."""
+        ends = {name: row[f"final/{name}"][at][cut] for name in self._names}
+        count = int(cut.sum())
+        parts = [
+            self.value({name: each[index] for name, each in ends.items()})
+            for index in self._padded(count)
+        ]
+        final_value[cut] = np.concatenate(parts)[:count]
+
+    def _leave_out_unexecuted(self, row: Mapping[str, Array], start: int, stop: int) -> None:
+        """Log-probs again, without the actions of a chunk that were never executed."""
+        for t in range(start, stop):
+            executed = row["executed"][t]
+            if (executed < row["reward"].shape[-1]).any():
+                seen = self._see({name: row[f"obs/{name}"][t] for name in self._names})
+                with torch.inference_mode():
+                    self._logp[t] = self._logp_again(t, seen, row["action"][t], executed)
+
+    def _logp_again(
+        self, t: int, seen: dict[str, Tensor], action: Array, executed: Array
+    ) -> Float32:
+        evaluate: Any = self._policy.evaluate
+        again = evaluate(seen, torch.from_numpy(action.copy()), torch.from_numpy(executed.copy()))
+        logp: Float32 = again[0].numpy()
+        return logp
+
+    def _padded(self, count: int) -> Iterator[npt.NDArray[np.int64]]:
+        """Indices of `count` rows in calls of n; the last is filled up with copies of its first."""
         for start in range(0, count, self._slots):
             index = np.arange(start, start + self._slots)
             index[index >= count] = start
-            yield self.value({name: each[index] for name, each in rows.items()})
+            yield index
 
     def _see(self, observation: Mapping[str, Array]) -> dict[str, Tensor]:
         """Raw observations as the policy sees them; always in arrays of our own."""
@@ -105,6 +143,98 @@ class TorchActor:
             )
             for name in self._names
         }
+
+
+class RecurrentActor(TorchActor):
+    """The `Actor` of a policy module with `state_shape`.
+
+    What a slot remembers lives on from segment to segment, across weights versions too: it is that
+    of the versions that acted. `forget` makes it 0 where an episode ended.
+    """
+
+    def __init__(self, policy: Any, spaces: Spaces, slots: int, *, normalize: bool) -> None:
+        super().__init__(policy, spaces, slots, normalize=normalize)
+        self._recurrent = cast("RecurrentPolicyModule", self._policy)
+        self._shapes = dict(self._recurrent.state_shape)
+        self._memory = {n: torch.zeros(slots, *shape) for n, shape in self._shapes.items()}
+        self._befores: list[dict[str, Tensor]] = []
+        """The memory before each step of the segment, after `forget`."""
+        self._afters: list[dict[str, Tensor]] = []
+        """The memory after each step, before `forget`."""
+
+    def begin(self, rng: np.random.Generator, horizon: int) -> None:
+        """Start a segment; what is remembered stays."""
+        super().begin(rng, horizon)
+        self._befores, self._afters = [], []
+
+    def act(self, t: int, observation: Mapping[str, Array]) -> Array:
+        """Actions [n, *shape] for the raw observations [n, *shape] before step t."""
+        self._befores.append(self._memory)
+        with torch.inference_mode():
+            action, logp, value, self._memory = self._recurrent.act(
+                self._see(observation), self._rng, self._memory
+            )
+            self._logp[t] = logp.numpy()
+            self._value[t] = value.numpy()
+        self._afters.append(self._memory)
+        shape = (self._slots, *self._action.shape)
+        return action.numpy().reshape(shape).astype(self._action.row_dtype, copy=False)
+
+    def finish(self, row: Mapping[str, Array], start: int, stop: int) -> None:
+        """As `TorchActor`, and what was remembered before the segment's first step."""
+        if start == 0:
+            for name in self._shapes:
+                row[f"memory/{name}"][0] = self._befores[0][name].numpy()
+        super().finish(row, start, stop)
+
+    def value(self, observation: Mapping[str, Array]) -> Float32:
+        """Values [n] float32 of raw observations, given the present memory."""
+        return self._value_given(observation, self._memory)
+
+    def forget(self, slots: Array) -> None:
+        """Episodes of `slots` [n] bool have ended: what is remembered of them is gone."""
+        ended = torch.from_numpy(np.asarray(slots, np.bool_))
+        # New tensors: those that are kept must stay what they were.
+        self._memory = {
+            name: torch.where(ended.reshape(-1, *(1,) * (each.ndim - 1)), 0.0, each)
+            for name, each in self._memory.items()
+        }
+
+    def _final_values(
+        self, row: Mapping[str, Array], at: slice, cut: Array, final_value: Array
+    ) -> None:
+        steps, slots = np.nonzero(cut)
+        for index in self._padded(len(steps)):
+            t, b = steps[index], slots[index]
+            ends = {name: row[f"final/{name}"][at][t, b] for name in self._names}
+            ends_of = list(zip(t, b, strict=True))
+            after = {
+                name: torch.stack([self._afters[at.start + s][name][slot] for s, slot in ends_of])
+                for name in self._shapes
+            }
+            final_value[t, b] = self._value_given(ends, after)
+
+    def _logp_again(
+        self, t: int, seen: dict[str, Tensor], action: Array, executed: Array
+    ) -> Float32:
+        never = torch.zeros(1, self._slots, dtype=torch.bool)
+        again = self._recurrent.evaluate_sequence(
+            {name: each.unsqueeze(0) for name, each in seen.items()},
+            torch.from_numpy(action.copy()).unsqueeze(0),
+            self._befores[t],
+            never,
+            torch.from_numpy(executed.copy()).unsqueeze(0),
+        )
+        logp: Float32 = again[0].squeeze(0).numpy()
+        return logp
+
+    def _value_given(
+        self, observation: Mapping[str, Array], memory: Mapping[str, Tensor]
+    ) -> Float32:
+        with torch.inference_mode():
+            seen = self._see(observation)
+            values: Float32 = self._recurrent.value(seen, memory).numpy()
+        return values
 
 
 class TorchChooser:

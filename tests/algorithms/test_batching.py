@@ -28,7 +28,7 @@ class LinearEvaluator:
     def __init__(self):
         self.calls = []
 
-    def logp(self, observations, action):
+    def logp(self, observations, action, executed=None):
         self.calls.append(("logp", len(action)))
         return (0.1 * observations["x"][:, 0] - 1.0).astype(np.float32)
 

@@ -27,6 +27,7 @@ def segment(cell, *, oldest=0):
         horizon=3,
         oldest_version=oldest,
         newest_version=3,
+        env_steps=5,
         episodes=(EPISODE,),
     )
 
@@ -41,7 +42,8 @@ def test_a_batch_survives_the_wire():
 def test_a_batch_is_as_old_as_its_oldest_segment():
     batch = Batch(index=4, segments=(segment(0, oldest=3), segment(1, oldest=1)))
     assert batch.oldest_version == 1
-    assert batch.env_steps == 2 * 2 * 3
+    assert batch.entries == 2 * 2 * 3
+    assert batch.env_steps == 2 * 5
     assert batch.episodes == (EPISODE, EPISODE)
 
 
