@@ -109,7 +109,7 @@ def test_a_reference_to_something_else_is_refused() -> None:
     with pytest.raises(BadInput, match=r"has no 'CuontEnv'.*'CountEnv'"):
         make_cell({"$name": "tests.fixtures.envs:CuontEnv"}, 1)
     with pytest.raises(BadInput, match=r"neither an id nor a factory; .*got a dict"):
-        make_cell({"env": "CartPole-v1"}, 1)
+        make_cell({"environment": "CartPole-v1"}, 1)
     with pytest.raises(BadInput, match="at least one slot"):
         make_cell("CartPole-v1", 0)
 

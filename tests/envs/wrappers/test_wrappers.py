@@ -190,7 +190,7 @@ def test_actions_stick_as_often_as_asked_and_the_same_in_every_slot_s_own_episod
     cell.reset([5, 6, 7])
     for _ in range(2000):
         action = rng.uniform(-1, 1, (N, 2)).astype("float32")
-        result = cell.step(action, lambda slot: slot)
+        result = cell.step(action, lambda slot: int(rng.integers(2**60)))
         seen = result.observation["state"].copy()
         if len(result.finished):
             seen[result.finished] = result.final_observation["state"]
