@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -72,27 +73,28 @@ class Caller:
         frames: Frames = (),
         deadline_s: float,
         waiting_for: str = "",
+        progress_s: Callable[[], float] | None = None,
     ) -> Result:
         """Run `worker.method(**arguments)` at `peer`; returns (value, frames).
 
-        A cancelled call stops waiting; its answer is then counted as late.
+        A cancelled call stops waiting; its answer is then counted as late. `progress_s` tells when,
+        by `time.perf_counter`, the peer last got on: the deadline counts from then.
 
         Raises:
             WorkerFailed (or what `build_error` makes): the method raised.
-            PeerTimeout: no answer within `deadline_s` seconds.
+            PeerTimeout: no answer, and no progress, within `deadline_s` seconds.
             PeerGone: the peer is not connected.
             TooManyCalls: `max_pending` calls to this peer are unanswered.
         """
         call = Call(call_id=self._next_id, worker=worker, method=method, arguments=arguments)
         pending = self._register(peer, call)
+        timer = _Timer(pending, deadline_s, waiting_for, progress_s)
         try:
             self._link.send(peer, call, frames)
-            timer = self._loop.call_later(deadline_s, _expire, pending, deadline_s, waiting_for)
-            try:
-                return await pending.result
-            finally:
-                timer.cancel()
+            timer.start(deadline_s)
+            return await pending.result
         finally:
+            timer.cancel()
             self._drop(pending)
 
     def complete(self, peer: str, message: Message, frames: list[memoryview]) -> bool:
@@ -141,11 +143,39 @@ class Caller:
             del self._pending_of[pending.peer]
 
 
-def _expire(pending: _Pending, limit_s: float, waiting_for: str) -> None:
-    if not pending.result.done():
+class _Timer:
+    """Ends a call after `limit_s` seconds in which neither an answer came nor progress was made."""
+
+    def __init__(
+        self,
+        pending: _Pending,
+        limit_s: float,
+        waiting_for: str,
+        progress_s: Callable[[], float] | None,
+    ) -> None:
+        self._pending, self._limit_s, self._waiting_for = pending, limit_s, waiting_for
+        self._progress_s = progress_s
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self, delay_s: float) -> None:
+        self._handle = asyncio.get_running_loop().call_later(delay_s, self._expire)
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _expire(self) -> None:
+        pending = self._pending
+        if pending.result.done():
+            return
+        if self._progress_s is not None:
+            left_s = self._limit_s - (time.perf_counter() - self._progress_s())
+            if left_s > 0.0:
+                self.start(left_s)
+                return
         what = f"{pending.peer} to run {pending.call.worker}.{pending.call.method}"
-        what += f" ({waiting_for})" if waiting_for else ""
-        pending.result.set_exception(gave_up(limit_s, what))
+        what += f" ({self._waiting_for})" if self._waiting_for else ""
+        pending.result.set_exception(gave_up(self._limit_s, what))
 
 
 def worker_failed(host: str, call: Call, failure: Failure) -> WorkerFailed:

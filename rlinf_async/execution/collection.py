@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.communication.fields import Field
@@ -164,6 +164,9 @@ class Collection:
         await self._ring.publish(0, row)
 
     async def _create(self, host: Host, role: str, arguments: dict[str, Any]) -> None:
+        if role == "render":
+            limits = {"limit_s": self._run.options.env_timeout_s, "first_s": self._start_s}
+            await host.call("host", "watch", limits, deadline_s=self._start_s)
         command = {"name": role, "reference": role_reference(role), "arguments": arguments}
         await host.call("host", "create", command, deadline_s=self._start_s)
 
@@ -274,13 +277,18 @@ class Collection:
         )
 
     async def _collect_central(self, cell: Cell, policy: Host, arguments: dict[str, Any]) -> Any:
+        render = self._crew.host(self._crew.placement.render_host(cell.number))
         try:
             return await self._timed_call(
-                policy, "rollout", "collect_central", arguments, margin_s=CENTRAL_MARGIN_S
+                policy,
+                "rollout",
+                "collect_central",
+                arguments,
+                margin_s=CENTRAL_MARGIN_S,
+                progress_s=render.progress_s,
             )
         except (PeerTimeout, PeerGone) as error:
             # The policy's host only waits: what hangs or is gone are the environments.
-            render = self._crew.host(self._crew.placement.render_host(cell.number))
             raise await render.explain(error) from None
 
     def _check_lag(self, ticket: Ticket, oldest_version: int) -> None:
@@ -298,10 +306,13 @@ class Collection:
         arguments: dict[str, Any],
         *,
         margin_s: float = 0.0,
+        progress_s: Callable[[], float] | None = None,
     ) -> Any:
         began_s = time.monotonic()
         limit_s = self._reply_s(method) + margin_s
-        value = await host.call(worker, method, arguments, deadline_s=limit_s)
+        value = await host.call(
+            worker, method, arguments, deadline_s=limit_s, progress_s=progress_s
+        )
         took_s = time.monotonic() - began_s
         self._slowest_s[method] = max(took_s, self._slowest_s.get(method, 0.0))
         return value

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 from rlinf_async.communication.fields import Field, Layout
 from rlinf_async.communication.pool import RowPool
 from rlinf_async.errors import BadInput
-from rlinf_async.execution.hosts import START_DEADLINE_S, Cluster, Host, LocalHost
+from rlinf_async.execution.hosts import START_DEADLINE_S, Cluster, Host
+from rlinf_async.execution.local_host import LocalHost
 from rlinf_async.hardware.devices import memory_available_bytes, raise_file_limit
 from rlinf_async.scheduling.placement import HostPlan, Placement
 
 if TYPE_CHECKING:
     from rlinf_async.execution.run import Run
 
-FILES_PER_HOST = 8
-"""Descriptors that the controller holds for one host: pidfd, link, and their kin."""
+FILES_PER_HOST = 10
+"""Descriptors that the controller holds for one host: pidfd, link, board, and their kin."""
 FILES_OF_CONTROLLER = 64
 CLOSE_BUDGET_S = 6.0
 

@@ -147,6 +147,7 @@ class HostProcessMain:
                 counters={},
             )
             self._dealer.send(self._dealer.peer, heartbeat)
+            self._core.look_after_environments()
             await asyncio.sleep(HEARTBEAT_S)
 
 

@@ -16,9 +16,11 @@ import numpy as np
 
 from rlinf_async.communication.pool import PoolDescriptor, RowPool
 from rlinf_async.errors import BadInput, nearest
+from rlinf_async.execution.env_watch import EnvWatch
 from rlinf_async.execution.records import Batch, Segment, is_record, record_from_json
 from rlinf_async.execution.references import rebuild, resolve_name
 from rlinf_async.execution.work_thread import WorkThread
+from rlinf_async.hardware import activity
 from rlinf_async.tracing.recorder import Recorder
 from rlinf_async.tracing.waits import StageClock, Wait
 
@@ -41,6 +43,7 @@ class HostCore:
         self._pools: dict[str, RowPool] = {}
         self._thread = WorkThread(f"work-{host}", asyncio.get_running_loop())
         self._clocks: dict[str, StageClock] = {}
+        self._watch: EnvWatch | None = None
 
     async def perform(self, worker: str, method: str, arguments: dict[str, Any]) -> Any:
         """Run one call and return its plain value; whatever it raises goes to the caller."""
@@ -59,6 +62,11 @@ class HostCore:
     def adopt_pool(self, pool: RowPool) -> None:
         """Use a pool that this process already has (serial mode)."""
         self._pools[pool.descriptor.name] = pool
+
+    def look_after_environments(self) -> None:
+        """End the call in which an environment is stuck; to be called every now and then."""
+        if self._watch is not None and (stuck := self._watch.look(time.perf_counter_ns())):
+            self._thread.give_up(stuck)
 
     async def close(self, limit_s: float) -> bool:
         """Close the workers; False if the work thread was still busy at the limit."""
@@ -97,6 +105,9 @@ class HostCore:
 
     async def _host_create(self, name: str, reference: str, arguments: dict[str, Any]) -> None:
         await self._thread.run(self._create, name, reference, arguments)
+
+    async def _host_watch(self, limit_s: float, first_s: float) -> None:
+        self._watch = EnvWatch(activity.current(), limit_s=limit_s, first_s=first_s)
 
     async def _host_map_pool(self, descriptor: dict[str, Any]) -> None:
         pool = RowPool.attach(PoolDescriptor.from_json(descriptor))

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,15 +24,16 @@ from rlinf_async.errors import (
     PeerTimeout,
     WorkerLost,
 )
-from rlinf_async.execution.host_core import HostCore
 from rlinf_async.execution.logs import get_logger
+from rlinf_async.hardware.activity import BOARD_VARIABLE, BoardFile
 from rlinf_async.hardware.process import HostProcess
-from rlinf_async.tracing.recorder import Recorder
 
 START_DEADLINE_S = 60.0
 LEAVE_BUDGET_S = 2.0
 GONE_BUDGET_S = 1.0
 """How long after its link the end of a process may be seen."""
+CRASH_LINES = 40
+"""The stacks of a crash begin with the innermost call, which must not be cut off."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 ROLES = ("render", "rollout", "train")
 SILENT_LIMIT_S = 30.0
@@ -45,9 +46,19 @@ class Host(Protocol):
     name: str
 
     async def call(
-        self, worker: str, method: str, arguments: dict[str, Any], *, deadline_s: float
+        self,
+        worker: str,
+        method: str,
+        arguments: dict[str, Any],
+        *,
+        deadline_s: float,
+        progress_s: Callable[[], float] | None = None,
     ) -> Any:
-        """Run a worker's method and return its plain value."""
+        """Run a worker's method and return its plain value.
+
+        The deadline counts from when environments last got on: those of this host, or whichever
+        `progress_s` tells of.
+        """
         ...
 
     async def map_pool(self, pool: RowPool) -> None:
@@ -62,6 +73,10 @@ class Host(Protocol):
         """What the host does now, in words."""
         ...
 
+    def progress_s(self) -> float:
+        """When its environments last got on, by `time.perf_counter`; 0 if they never did."""
+        ...
+
     def cpu_s(self) -> float:
         """CPU seconds of a process of its own so far; 0 for one that shares the controller's."""
         ...
@@ -71,58 +86,20 @@ class Host(Protocol):
         ...
 
 
-class LocalHost:
-    """All workers in the controller's process, on one work thread (serial mode)."""
-
-    def __init__(self, name: str, recorder: Recorder) -> None:
-        self.name = name
-        self._core = HostCore(name, recorder=recorder, remote=_no_remote)
-        self.recorder = recorder
-
-    async def call(
-        self, worker: str, method: str, arguments: dict[str, Any], *, deadline_s: float
-    ) -> Any:
-        """Run the method on the work thread; a debugger may hold it, so there is no deadline."""
-        try:
-            return await self._core.perform(worker, method, arguments)
-        except (EngineError, BadInput):
-            raise
-        except Exception as cause:
-            failure = Failure.of(0, cause)
-            call = Call(call_id=0, worker=worker, method=method, arguments=arguments)
-            raise worker_failed(self.name, call, failure) from cause
-
-    async def map_pool(self, pool: RowPool) -> None:
-        """The pool is in this process already."""
-        self._core.adopt_pool(pool)
-
-    async def explain(self, error: PeerTimeout | PeerGone) -> EngineError:
-        """As it is: calls in this process have no deadline."""
-        return error
-
-    def doing(self) -> str:
-        """The current command and its age."""
-        return f"{self._core.command} {self._core.command_age_s():.1f} s"
-
-    def cpu_s(self) -> float:
-        """Nothing of its own."""
-        return 0.0
-
-    async def close(self) -> None:
-        """Close the workers if the thread is free in time."""
-        try:
-            async with deadline(LEAVE_BUDGET_S, waiting_for="the work thread to end"):
-                await self._core.close(LEAVE_BUDGET_S)
-        except Exception as late:
-            get_logger().warning("host_close_failed", host=self.name, error=repr(late))
-
-
 class ProcessHost:
     """A spawned process behind a link. Owned by `Cluster`, which routes its messages here."""
 
-    def __init__(self, process: HostProcess, router: Router, caller: Caller, stage: str) -> None:
+    def __init__(
+        self,
+        process: HostProcess,
+        router: Router,
+        caller: Caller,
+        stage: str,
+        board: BoardFile | None = None,
+    ) -> None:
         self.name = process.name
         self.process = process
+        self._board = board
         self.stage = stage
         self.said_hello = asyncio.Event()
         self.heartbeat: Heartbeat | None = None
@@ -132,14 +109,25 @@ class ProcessHost:
         self._router, self._caller = router, caller
 
     async def call(
-        self, worker: str, method: str, arguments: dict[str, Any], *, deadline_s: float
+        self,
+        worker: str,
+        method: str,
+        arguments: dict[str, Any],
+        *,
+        deadline_s: float,
+        progress_s: Callable[[], float] | None = None,
     ) -> Any:
         """Run the method in the process; on expiry the error carries the process's stacks."""
         if self.lost is not None:
             raise self.lost
         try:
             value, _ = await self._caller.call(
-                self.name, worker, method, arguments, deadline_s=deadline_s
+                self.name,
+                worker,
+                method,
+                arguments,
+                deadline_s=deadline_s,
+                progress_s=progress_s or self.progress_s,
             )
         except (PeerTimeout, PeerGone) as error:
             raise await self.explain(error) from None
@@ -156,6 +144,15 @@ class ProcessHost:
             return "starting"
         return f"{self.heartbeat.command} {self.heartbeat.command_age_s:.1f} s"
 
+    def progress_s(self) -> float:
+        """When a step or reset of its environments last began or ended."""
+        return 0.0 if self._board is None else self._board.board.last_note_s()
+
+    def at_work_on(self) -> str:
+        """`, in step 3 of the episode of slot 7`: also of a process that has ended."""
+        doing = [] if self._board is None else self._board.board.doing()
+        return f", in {doing[0]}" if doing else ""
+
     def cpu_s(self) -> float:
         """User and system seconds of the process, from /proc."""
         return process_cpu_s(self.process.pid)
@@ -164,7 +161,7 @@ class ProcessHost:
         """The oldest unanswered call, or what the last heartbeat said."""
         pending = self._caller.pending_calls(self.name)
         if pending:
-            return _words(pending[0])
+            return _words(pending[0]) + self.at_work_on()
         return self.heartbeat.command if self.heartbeat is not None else "start-up"
 
     def current_stage(self) -> str:
@@ -190,6 +187,9 @@ class ProcessHost:
             get_logger().warning("host_close_failed", host=self.name, error=repr(late))
         finally:
             self.process.close()
+            if self._board is not None:
+                self._board.close()
+                self._board = None
 
     async def explain(self, error: PeerTimeout | PeerGone) -> EngineError:
         """The process's end, or its stacks (SIGUSR1 makes it print them)."""
@@ -204,7 +204,8 @@ class ProcessHost:
             signal.pidfd_send_signal(self.process.pidfd, signal.SIGUSR1)
             await asyncio.sleep(0.2)
         stacks = self.process.stderr_tail(30)
-        return PeerTimeout(f"{error}; it is in {self.doing()}; its stacks:\n{stacks}")
+        doing = self.doing() + self.at_work_on()
+        return PeerTimeout(f"{error}; it is in {doing}; its stacks:\n{stacks}")
 
 
 class Cluster:
@@ -224,10 +225,21 @@ class Cluster:
         arguments.append(str(self._logs))
         if self._script is not None:
             arguments.append(str(self._script))
-        process = HostProcess.spawn(
-            name, arguments, cores=cores, threads=1, environment={}, log_folder=self._logs
-        )
-        host = ProcessHost(process, self._router, self._caller, "+".join(roles))
+        board = BoardFile(name)
+        try:
+            process = HostProcess.spawn(
+                name,
+                arguments,
+                cores=cores,
+                threads=1,
+                environment={BOARD_VARIABLE: str(board.descriptor)},
+                log_folder=self._logs,
+                inherited=(board.descriptor,),
+            )
+        except BaseException:
+            board.close()
+            raise
+        host = ProcessHost(process, self._router, self._caller, "+".join(roles), board)
         self._hosts[name] = host
         process.on_exit(asyncio.get_running_loop(), self._exited)
         return host
@@ -288,7 +300,7 @@ class Cluster:
             stage=host.current_stage(),
             command=host.last_command(),
             exit_code=process.poll(),
-            stderr_tail=process.stderr_tail(),
+            stderr_tail=process.stderr_tail(CRASH_LINES),
         )
         self._lose(host, error)
 
@@ -335,9 +347,3 @@ def _words(call: Call) -> str:
     plain = {k: v for k, v in call.arguments.items() if isinstance(v, int | float | str)}
     arguments = ", ".join(f"{key}={value}" for key, value in plain.items())
     return f"{call.worker}.{call.method}({arguments})"
-
-
-async def _no_remote(
-    host: str, worker: str, method: str, arguments: dict[str, Any], deadline_s: float
-) -> Any:
-    raise EngineError(f"serial mode has one host only, there is no {host}")

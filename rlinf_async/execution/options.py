@@ -38,6 +38,9 @@ class EngineOptions:
     reply_timeout_s: float = 600.0
     """A worker that does not answer a call for so long, or for 20 times the slowest call so far, is
     taken for stuck."""
+    env_timeout_s: float = 60.0
+    """One step or reset of an environment that takes so long, and 20 times the slowest one so far,
+    is taken for stuck; before any was measured, start_timeout_s counts."""
     run_dir: Path | None = None
     """Folder of this run, new or empty. None: runs/SCRIPT-DATE-TIME."""
     init_from: Path | None = None
@@ -52,7 +55,7 @@ class EngineOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise BadInput(f"--{name}", "too small", expected=f"at least {least}", got=value)
-        for name in ("start_timeout_s", "reply_timeout_s"):
+        for name in ("start_timeout_s", "reply_timeout_s", "env_timeout_s"):
             limit_s = getattr(self, name)
             if not 0.0 < limit_s < math.inf:
                 option = f"--{name.replace('_', '-')}"

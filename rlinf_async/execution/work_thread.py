@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -19,6 +21,7 @@ class WorkThread:
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._running: asyncio.Future[Any] | None = None
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -27,6 +30,21 @@ class WorkThread:
         done: asyncio.Future[Result] = self._loop.create_future()
         self._jobs.put((done, work, arguments))
         return await done
+
+    def give_up(self, error: Exception) -> bool:
+        """End the wait for the job that runs now with `error`; False if none does.
+
+        The thread itself cannot be stopped and stays busy. The error gets its stack as a note.
+        """
+        running = self._running
+        if running is None or running.done():
+            return False
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        if frame is not None:
+            stack = "".join(traceback.format_stack(frame))
+            error.add_note(f"stack of the thread that does not go on:\n{stack}")
+        running.set_exception(error)
+        return True
 
     def stop(self) -> None:
         """Let the thread end after the jobs that it has; does not wait for it."""
@@ -37,10 +55,12 @@ class WorkThread:
             done, work, arguments = job
             if done.cancelled():
                 continue
+            self._running = done
             try:
                 result, error = work(*arguments), None
             except BaseException as failure:
                 result, error = None, failure
+            self._running = None
             self._tell(done, result, error)
 
     def _tell(self, done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

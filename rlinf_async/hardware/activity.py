@@ -111,10 +111,11 @@ class Board:
         ]
         return sorted(busy, key=lambda each: each.began_ns)
 
-    def notes(self) -> int:
-        """Notes of all threads so far: a number that grows while environments get on."""
+    def last_note_s(self) -> float:
+        """When any thread last noted something, by `time.perf_counter`; 0 if none did."""
         lines = _LINE.iter_unpack(bytes(self._memory[: _LINES * _LINE.size]))
-        return sum(line[4] for line in lines)
+        newest_ns: int = max(line[0] for line in lines)
+        return newest_ns * 1e-9
 
     def slowest_s(self, kind: int) -> float:
         """Seconds of the slowest step or reset that has ended; 0 before the first."""

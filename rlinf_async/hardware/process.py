@@ -57,11 +57,13 @@ class HostProcess:
         threads: int,
         environment: Mapping[str, str],
         log_folder: Path,
+        inherited: Sequence[int] = (),
     ) -> Self:
         """Start `interpreter *arguments`; its stdout and stderr go to `log_folder/<name>.err`.
 
         The child must call `rlinf_async.hardware.child.settle_from_environment()` first of all.
-        `environment` is laid over this process's own. Call it from the main thread: Linux sends
+        `environment` is laid over this process's own; the child keeps the `inherited` descriptors
+        under their numbers. Call it from the main thread: Linux sends
         the parent-death signal when the *thread* that started the child ends.
 
         Raises:
@@ -72,7 +74,7 @@ class HostProcess:
         log_file = log_folder / f"{name}.err"
         with _open_log(log_file, name) as log:
             variables = _environment(environment, cores, threads)
-            popen = _start(name, [interpreter, *arguments], variables, log)
+            popen = _start(name, [interpreter, *arguments], variables, log, inherited)
         try:
             return cls(name, popen, log_file)
         except OSError as cause:
@@ -217,7 +219,11 @@ def _open_log(file: Path, name: str) -> IO[bytes]:
 
 
 def _start(
-    name: str, command: list[str], variables: dict[str, str], log: IO[bytes]
+    name: str,
+    command: list[str],
+    variables: dict[str, str],
+    log: IO[bytes],
+    inherited: Sequence[int],
 ) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
@@ -227,6 +233,7 @@ def _start(
             stderr=subprocess.STDOUT,
             env=variables,
             close_fds=True,
+            pass_fds=tuple(inherited),
             process_group=0,
         )
     except OSError as cause:

@@ -1,4 +1,5 @@
 import asyncio
+import time
 
 import pytest
 
@@ -200,3 +201,35 @@ def test_a_silent_process_times_out_and_a_failing_one_answers(folder, run, peers
                 await caller.call("h1", "w", "m", {}, deadline_s=0.05)
 
     run(main())
+
+
+def test_a_deadline_counts_from_the_last_progress():
+    async def scenario(link, caller):
+        began_s = time.perf_counter()
+        progress = iter([began_s + 0.2, began_s + 0.25])
+        newest_s = 0.0
+
+        def progress_s():
+            nonlocal newest_s
+            newest_s = next(progress, newest_s)
+            return newest_s
+
+        error = await outcome(
+            caller.call("h0", "w", "m", {}, deadline_s=0.1, progress_s=progress_s)
+        )
+        assert isinstance(error, PeerTimeout)
+        assert 0.35 <= time.perf_counter() - began_s < 5.0
+
+    with_caller(scenario)
+
+
+def test_progress_of_long_ago_prolongs_nothing():
+    async def scenario(link, caller):
+        began_s = time.perf_counter()
+        error = await outcome(
+            caller.call("h0", "w", "m", {}, deadline_s=0.05, progress_s=lambda: began_s - 1.0)
+        )
+        assert "gave up after 0.05 s" in str(error)
+        assert time.perf_counter() - began_s < 5.0
+
+    with_caller(scenario)

@@ -1,12 +1,15 @@
 """The inside of a host: workers, calls, errors."""
 
 import asyncio
+import threading
 
 import pytest
 
 from rlinf_async.errors import BadInput
+from rlinf_async.execution.env_watch import EnvStuck, EnvWatch
 from rlinf_async.execution.host_core import HostCore
 from rlinf_async.execution.worker import Worker
+from rlinf_async.hardware import activity
 from rlinf_async.tracing.recorder import Recorder
 
 
@@ -20,6 +23,13 @@ class Adder(Worker):
 
     async def add_slowly(self, value):
         return await self.context.compute(self.add, value)
+
+    may_end = threading.Event()
+
+    def step_until(self):
+        with activity.working() as line:
+            line.note(activity.STEP, 3, 5)
+            self.may_end.wait(20)
 
     def fail(self):
         raise KeyError("nothing here")
@@ -102,3 +112,20 @@ def test_time_in_a_sibling_counts_as_the_sibling_s_work():
         ("adder@here", "working"): 1,
         ("adder@here", "input"): -1,
     }
+
+
+def test_a_call_in_which_an_environment_is_stuck_ends_with_what_it_was_doing():
+    async def body(core):
+        board = activity.current()
+        core._watch = EnvWatch(board, limit_s=0.001, first_s=0.001)
+        call = asyncio.ensure_future(core.perform("adder", "step_until", {}))  # noqa: TID251
+        while not call.done():
+            core.look_after_environments()
+            await asyncio.sleep(0.002)
+        Adder.may_end.set()
+        with pytest.raises(EnvStuck, match="step 5 of the episode of slot 3") as it:
+            await call
+        assert "in step_until" in it.value.__notes__[0]
+        assert await core.perform("adder", "add", {"value": 1}) == 3
+
+    run(body)

@@ -56,22 +56,28 @@ def test_environment_that_raises_is_reported_with_its_traceback_and_slot(launch,
     assert first.startswith("error: worker rollout in ")
     assert "failed in rollout.collect: RuntimeError: died on purpose in step" in first
     assert "in _maybe_die" in run.stderr
-    assert "slot 0" in run.stderr
+    assert "raised by DieEnv, slot 0, step 10 of its episode" in run.stderr
     assert run.stderr.count("error: ") == 1
 
 
 @pytest.mark.parametrize(
     ("how", "fate"),
-    [("exit", "exited with code 1"), ("SIGSEGV", "was killed by SIGSEGV (a crash in native code)")],
+    [
+        ("exit", "exited with code 1"),
+        ("SIGKILL", "was killed by SIGKILL"),
+        ("SIGSEGV", "was killed by SIGSEGV (a crash in native code)"),
+    ],
 )
 def test_environment_that_ends_its_process_is_reported_with_the_command(launch, how, fate):
     run = launch("dying.py", "--how", how)
     assert run.finish() == 1
     first = run.stderr.splitlines()[0]
-    assert first.startswith(f"error: worker host-0 (stage rollout) {fate} during rollout.collect(")
+    assert first.startswith(f"error: worker host-0 (stage rollout) {fate}")
+    assert " during rollout.collect(" in first
     assert "batch=2" in first
+    assert "in step 10 of the episode of slot 0" in first
     if how == "SIGSEGV":
-        assert "in _maybe_die" in run.stderr or "in _step_one" in run.stderr
+        assert "in _maybe_die" in run.stderr
 
 
 def test_environment_that_sleeps_for_ever_is_reported_with_its_stack(launch):
@@ -79,6 +85,17 @@ def test_environment_that_sleeps_for_ever_is_reported_with_its_stack(launch):
     assert run.finish() == 1
     first = run.stderr.splitlines()[0]
     assert "gave up after 2 s waiting for host-0 to run rollout.collect" in first
+    assert ", in step 10 of the episode of slot 0" in first
+    assert "in _maybe_die" in run.stderr
+
+
+@pytest.mark.parametrize("policy", ["beside", "central"])
+def test_a_step_that_takes_many_times_longer_than_any_before_is_named(launch, policy):
+    run = launch("dying.py", "--how", "sleep", "--env-timeout-s", "1", "--policy", policy)
+    assert run.finish() == 1
+    first = run.stderr.splitlines()[0]
+    assert "EnvStuck: step 10 of the episode of slot 0 has taken " in first
+    assert "its limit is 1 s; the slowest step so far took " in first
     assert "in _maybe_die" in run.stderr
 
 
