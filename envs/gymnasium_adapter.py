@@ -67,6 +67,8 @@ class GymnasiumCell:
             self.close()
             raise
         self.time_limit = time_limit(first)
+        self.fps = (getattr(first, "metadata", None) or {}).get("render_fps")
+        """Steps in a second of simulated time; None where the environment does not say."""
         self._actions = NestedActions(self.spaces.action, nest, count)
         self._table = SlotTable(self.spaces, count, who=name)
         limits = {leaf.spec.name: leaf.limits for leaf in leaves if leaf.limits is not None}

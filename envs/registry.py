@@ -22,18 +22,22 @@ from rlinf_async.execution import references
 from rlinf_async.execution.spaces import chunked
 
 if TYPE_CHECKING:
+    from rlinf_async.envs.filming import GymnasiumCamera
     from rlinf_async.envs.gymnasium_adapter import GymnasiumCell
     from rlinf_async.envs.vector_adapter import VectorCell
 
 _INSTALL = "pip install 'rlinf_async[mujoco]'"
 
 
-def make_cell(env: EnvName, count: int, *, first_slot: int = 0) -> CellEnvs:
+def make_cell(
+    env: EnvName, count: int, *, first_slot: int = 0, camera: GymnasiumCamera | None = None
+) -> CellEnvs:
     """The `count` environments of one cell.
 
     Args:
         env: an id, the description of a factory, or an `EnvRequest` as JSON.
         first_slot: the cell's first number within the run, for error messages.
+        camera: what is to film the environments; they are Gymnasium's own then.
 
     Raises:
         BadInput: the environment is unknown, not installed, cannot be built, has spaces that are
@@ -44,7 +48,7 @@ def make_cell(env: EnvName, count: int, *, first_slot: int = 0) -> CellEnvs:
     request = EnvRequest.from_json(env)
     wrappers = [_wrapper(each) for each in request.wrappers]
     named = [each for each in wrappers if isinstance(each, GymnasiumWrapper)]
-    cell = _open(request, named, count, first_slot)
+    cell = _open(request, named, count, first_slot, camera)
     try:
         for each in wrappers:
             if not isinstance(each, GymnasiumWrapper):
@@ -91,12 +95,16 @@ def _wrapper(described: Any) -> Any:
 
 
 def _open(
-    request: EnvRequest, named: Sequence[GymnasiumWrapper], count: int, first_slot: int
+    request: EnvRequest,
+    named: Sequence[GymnasiumWrapper],
+    count: int,
+    first_slot: int,
+    camera: GymnasiumCamera | None,
 ) -> CellEnvs:
     """The environments without our wrappers; with Gymnasium's they are never stepped in batch."""
     env, name = request.env, request.env if isinstance(request.env, str) else ""
     if isinstance(env, str):
-        if env in BATCHED_IDS and not named:
+        if env in BATCHED_IDS and not named and camera is None:
             return _batched(_limited(batched_task(env), request.time_limit), count)
         factory = _id_factory(env, request.time_limit)
     else:
@@ -119,6 +127,8 @@ def _open(
         function = target.func if isinstance(target, functools.partial) else target
         name = getattr(function, "__qualname__", repr(function))
         factory = _limited_factory(target, request.time_limit)
+    if camera is not None:
+        factory = camera.watching(factory, name)
     for each in named:
         factory = each.applied(factory)
     single: Any = _gymnasium(factory, count, name, first_slot)
@@ -130,14 +140,14 @@ def _limited(task: BatchedTask, time_limit: int | None) -> BatchedTask:
     return task if time_limit is None else dataclasses.replace(task, time_limit=time_limit)
 
 
-def _limited_factory(factory: Callable[[], Any], time_limit: int | None) -> Callable[[], Any]:
+def _limited_factory(factory: Callable[..., Any], time_limit: int | None) -> Callable[..., Any]:
     if time_limit is None:
         return factory
 
-    def make() -> Any:
+    def make(**arguments: Any) -> Any:
         from gymnasium.wrappers import TimeLimit
 
-        return TimeLimit(factory(), time_limit)
+        return TimeLimit(factory(**arguments), time_limit)
 
     return make
 
@@ -173,7 +183,7 @@ def _makes_vectors(factory: Callable[..., Any]) -> bool:
         return False
 
 
-def _id_factory(env_id: str, time_limit: int | None = None) -> Callable[[], Any]:
+def _id_factory(env_id: str, time_limit: int | None = None) -> Callable[..., Any]:
     """A function that makes the environment of a Gymnasium id, which may begin with `module:`."""
     try:
         import gymnasium
@@ -196,10 +206,10 @@ def _id_factory(env_id: str, time_limit: int | None = None) -> Callable[[], Any]
     return functools.partial(_make, gymnasium, name, time_limit)
 
 
-def _make(gymnasium: Any, name: str, time_limit: int | None) -> Any:
+def _make(gymnasium: Any, name: str, time_limit: int | None, **more: Any) -> Any:
     try:
         # Its checker warns where we check and name the slot.
-        return gymnasium.make(name, disable_env_checker=True, max_episode_steps=time_limit)
+        return gymnasium.make(name, disable_env_checker=True, max_episode_steps=time_limit, **more)
     except gymnasium.error.DependencyNotInstalled as cause:
         raise BadInput(f"environment {name!r}", f"a package is missing: {cause}") from cause
 

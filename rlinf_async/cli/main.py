@@ -11,7 +11,10 @@ import rlinf_async
 from rlinf_async.cli import exits
 from rlinf_async.errors import BadInput, nearest
 
-COMMANDS = {"run": ("rlinf_async.cli.run", "train what a script describes")}
+COMMANDS = {
+    "run": ("rlinf_async.cli.run", "train what a script describes"),
+    "eval": ("rlinf_async.cli.evaluate", "score a checkpoint on whole episodes"),
+}
 """By name: the module whose `command(arguments) -> exit code` performs it, and its help."""
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -13,9 +11,10 @@ from typing import Any
 from rlinf_async.cli import exits
 from rlinf_async.cli.describe import describe_run
 from rlinf_async.cli.display import choose
+from rlinf_async.cli.ending import exit_code, tell_failure
 from rlinf_async.cli.options import parse_options
-from rlinf_async.cli.report import failure_text, leaves, root_cause
-from rlinf_async.errors import BadInput, Interrupted
+from rlinf_async.cli.report import root_cause
+from rlinf_async.errors import BadInput
 from rlinf_async.execution import logs
 from rlinf_async.execution.options import RESERVED, EngineOptions, parse_cores
 from rlinf_async.execution.run_folder import RunFolder
@@ -59,32 +58,13 @@ def _execute(
     try:
         execute(main, config, options, folder, choose(options.progress))
     except BaseException as error:
-        code = _exit_code(error)
+        code = exit_code(error)
         log.error("run_ended", exit_code=code, error=repr(root_cause(error)[0]))
-        _tell(error, code, folder, script)
+        tell_failure(error, code, folder, script)
         return code
     log.info("run_ended", exit_code=exits.OK)
     _finish(folder)
     return exits.OK
-
-
-def _exit_code(error: BaseException) -> int:
-    for each in leaves(error):
-        if isinstance(each, KeyboardInterrupt):
-            return exits.SIGNAL_BASE + signal.SIGINT
-        if isinstance(each, Interrupted):
-            return exits.SIGNAL_BASE + int(each.signal)
-    return exits.BAD_INPUT if isinstance(root_cause(error)[0], BadInput) else exits.FAILED
-
-
-def _tell(error: BaseException, code: int, folder: RunFolder, script: Path) -> None:
-    if code > exits.SIGNAL_BASE:
-        name = signal.Signals(code - exits.SIGNAL_BASE).name
-        print(f"interrupted by {name}; what was written is in {folder.path}", file=sys.stderr)
-        return
-    print(failure_text(error, script=script, logs=folder.logs), file=sys.stderr)
-    if code == exits.BAD_INPUT:
-        folder.discard()
 
 
 def _finish(folder: RunFolder) -> None:

@@ -41,6 +41,10 @@ class Admission:
         self.ledger.published(version)
         self._tell()
 
+    def wake(self) -> None:
+        """Let those who wait look again: something else than the ledger has changed."""
+        self._tell()
+
     def _tell(self) -> None:
         # Those who wait now wake up; whoever waits later, waits for the next event.
         self._changed.set()

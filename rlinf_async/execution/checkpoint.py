@@ -105,6 +105,18 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     )
 
 
+def read_documents(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The policy and the manifest of a complete checkpoint, without its arrays."""
+    _check_complete(folder)
+    try:
+        policy, manifest = (
+            orjson.loads((folder / f"{name}.json").read_bytes()) for name in DOCUMENTS
+        )
+    except (OSError, ValueError) as cause:
+        raise BadInput(str(folder), f"checkpoint cannot be read: {cause!r}") from cause
+    return policy, manifest
+
+
 def split_parameters(flat: NDArray[np.float32], shapes: Shapes) -> dict[str, NDArray[np.float32]]:
     """Views of a flat float32 [P] vector by name; ValueError if P is not what the shapes need."""
     total = sum(int(np.prod(shape)) for shape in shapes.values())

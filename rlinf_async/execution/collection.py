@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from rlinf_async.communication.deadlines import deadline
 from rlinf_async.communication.fields import Field
 from rlinf_async.communication.pool import RowPool
 from rlinf_async.errors import EngineError, PeerGone, PeerTimeout
@@ -64,6 +65,8 @@ class Collection:
         self._clock = CellsClock(run.recorder.stage("rollout"))
         self._pool: RowPool
         self._ring: WeightRing
+        self._weights: RowPool
+        self._built = asyncio.Event()
         self._rows_of: dict[int, list[int]] = {}
         self._next_weights_row = -1
         self._slowest_s: dict[str, float] = {}
@@ -126,13 +129,29 @@ class Collection:
             self._pool.give(row)
         self._admission.published(version)
 
+    async def built(self) -> None:
+        """Wait until all workers are built and version 0 is live."""
+        async with deadline(self._start_s, waiting_for="the workers to be built"):
+            await self._built.wait()
+
+    async def share_weights(self, host: Host) -> None:
+        """Let a host that was added later read weights."""
+        await host.map_pool(self._weights)
+
+    @contextlib.contextmanager
+    def live_weights(self) -> Iterator[tuple[int, int]]:
+        """The newest live version and its row, which is not written to within the block."""
+        version = self._admission.ledger.newest
+        with self._ring.keep(version) as row:
+            yield version, row
+
     async def save(self) -> None:
         """Write the final checkpoint."""
         train = self._crew.host(self._crew.placement.train_host)
         arguments = {
             "folder": str(self._run.folder.checkpoint),
             "manifest": self._manifest(),
-            "policy": self._policy_document(),
+            "policy": self.policy_document(),
         }
         await train.call("train", "save", arguments, deadline_s=self._start_s)
 
@@ -162,6 +181,8 @@ class Collection:
         train = crew.host(crew.placement.train_host)
         await train.call("train", "initialise", {"row": row}, deadline_s=self._start_s)
         await self._ring.publish(0, row)
+        self._weights = weights
+        self._built.set()
 
     async def _create(self, host: Host, role: str, arguments: dict[str, Any]) -> None:
         if role == "render":
@@ -326,12 +347,15 @@ class Collection:
         return {
             "version": self._admission.ledger.newest,
             "env": self.envs.name,
+            "env_request": self.envs.env,
+            "script": None if self._run.script is None else str(self._run.script),
             "env_steps": self._run.progress.status().env_steps,
             "config": self._run.config,
             "seed": self._run.options.seed,
         }
 
-    def _policy_document(self) -> dict[str, Any]:
+    def policy_document(self) -> dict[str, Any]:
+        """How to build the policy again: `policy.json` of a checkpoint."""
         return {
             "policy": self._policy.factory,
             "spaces": self.envs.spaces.to_json(),

@@ -89,6 +89,15 @@ class Crew:
             await host.map_pool(pool)
             worker.settle(host)
 
+    async def add(self, name: str, role: str) -> Host:
+        """One more host, on all cores of the run; in serial mode the one that there is."""
+        if self._cluster is None:
+            return self.host(self.placement.hosts[0])
+        host = self._cluster.spawn(name, roles=(role,), cores=self._run.cores)
+        self._hosts[name] = host
+        await self._cluster.ready()
+        return host
+
     async def watch(self) -> None:
         """Endless: raises the first loss of a host."""
         if self._cluster is None:

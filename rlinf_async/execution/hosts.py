@@ -35,7 +35,7 @@ GONE_BUDGET_S = 1.0
 CRASH_LINES = 40
 """The stacks of a crash begin with the innermost call, which must not be cut off."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-ROLES = ("render", "rollout", "train")
+ROLES = ("render", "rollout", "train", "evaluate")
 SILENT_LIMIT_S = 30.0
 """A host whose loop sends no heartbeat for so long is lost; a busy worker does not stop them."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,9 +17,11 @@ from rlinf_async.execution.admission import Admission
 from rlinf_async.execution.collection import Collection
 from rlinf_async.execution.crew import Crew
 from rlinf_async.execution.definitions import Envs, Policy
+from rlinf_async.execution.evaluation import TrainingEvaluation, plan_of
 from rlinf_async.execution.logs import get_logger
 from rlinf_async.execution.records import Batch, Segment, TrainReport
 from rlinf_async.execution.references import describe
+from rlinf_async.execution.scores import EvaluationReport
 from rlinf_async.execution.stream import Stream
 from rlinf_async.scheduling.ledger import Ledger
 from rlinf_async.scheduling.placement import Placement, place
@@ -48,6 +51,7 @@ class Pipeline:
         self._streams: list[Stream[Any]] = []
         self._crew: Crew | None = None
         self._collection: Collection | None = None
+        self._evaluation: TrainingEvaluation | None = None
         self._learning: dict[str, Any] | None = None
         self._trained_unpublished: int | None = None
         self._published = 0
@@ -210,6 +214,37 @@ class Pipeline:
         await collection.publish(version)
         self._published = version
         return version
+
+    async def evaluate(
+        self,
+        *,
+        episodes: int = 10,
+        envs: Envs | None = None,
+        slots: int | None = None,
+        sampled: bool = False,
+        record: str | Path | None = None,
+        videos: str | Path | None = None,
+    ) -> EvaluationReport:
+        """Score the live version on whole episodes: always the same ones, never trained on.
+
+        It runs in a host of its own with its own environments and generators, and training stays
+        the same bit by bit. Await it to pause training meanwhile, or give it a task of its own.
+
+        Waits for:    the episodes; another evaluation under way.
+
+        Args:
+            envs: where to score, `run.envs(...)`; None: the environments that are trained in.
+            slots: episodes at a time; does not change what they score.
+            sampled: sample actions instead of taking the mode.
+            record: folder of a new recording of all episodes.
+            videos: folder for one video per episode.
+        """
+        collection = self._opened("pipe.evaluate")
+        assert self._crew is not None
+        if self._evaluation is None:
+            self._evaluation = TrainingEvaluation(self._run, self._crew, collection)
+        plan = plan_of(episodes, self._run.options.seed, sampled, record, videos)
+        return await self._evaluation.score(envs or collection.envs, plan, slots)
 
     def cpu_s(self) -> float:
         """CPU seconds of all hosts."""

@@ -14,19 +14,21 @@ _RECORD = "$record"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One finished training episode; the return is the raw sum of rewards."""
+    """One finished episode; the return is the raw sum of rewards."""
 
     episode_return: float
     length: int
     slot: int
     number: int
-    """Episodes of this slot before it."""
+    """Episodes of this slot before it; in an evaluation its number in the work list."""
     seed: int
     first_version: int
     last_version: int
     success_once: bool | None = None
     """None where the environment reports no success."""
     success_at_end: bool | None = None
+    task: str = ""
+    """The task's id, where the environment has several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from rlinf_async.execution.progress import Progress
 from rlinf_async.execution.records import TrainReport
 from rlinf_async.execution.references import describe, describe_factory, rebuild
 from rlinf_async.execution.run_folder import RunFolder
+from rlinf_async.execution.scores import EvaluationReport
 from rlinf_async.execution.spaces import Spaces
 from rlinf_async.execution.status import RunStatus
 from rlinf_async.execution.user_workers import WorkerHandle, worker_reference
@@ -169,13 +170,15 @@ class Run:
         self._pipeline = Pipeline(self, iterations=iterations, max_lag=max_lag, placement=placement)
         return self._pipeline
 
-    def log(self, report: TrainReport) -> None:
-        """Write one iteration's metrics; never waits for the disk."""
+    def log(self, report: TrainReport, evaluation: EvaluationReport | None = None) -> None:
+        """Write one iteration's metrics, with those of an evaluation; never waits for the disk."""
         if self._metrics is None:
             self._metrics = MetricsWriter(self.folder.path)
         row = self.progress.add(report)
         if self._pipeline is not None:
             row.update(self._pipeline.wait_shares())
+        if evaluation is not None:
+            row.update(evaluation.metrics())
         self._metrics.write(row)
 
     def status(self) -> RunStatus:

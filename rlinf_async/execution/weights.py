@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from rlinf_async.communication.fields import Field
 from rlinf_async.communication.pool import RowPool
@@ -30,6 +32,7 @@ class WeightRing:
         self._pool, self._admission = pool, admission
         self._receivers, self._deadline_s = receivers, deadline_s
         self._row_of: dict[int, int] = {}
+        self._kept: Counter[int] = Counter()
         self.sent_count = 0
         """Transfers of all versions to all receivers; exactly one each."""
 
@@ -46,6 +49,17 @@ class WeightRing:
             with clock.waiting(Wait.WEIGHTS, on="rollout"):
                 await self._admission.changed()
 
+    @contextlib.contextmanager
+    def keep(self, version: int) -> Iterator[int]:
+        """The row of a live version, which is not written to within the block."""
+        self._kept[version] += 1
+        try:
+            yield self._row_of[version]
+        finally:
+            self._kept[version] -= 1
+            # A train step may wait for this row.
+            self._admission.wake()
+
     async def publish(self, version: int, row: int) -> None:
         """Tell every receiver that `version` lies in `row` and wait for all acknowledgements."""
         self._row_of[version] = row
@@ -61,7 +75,7 @@ class WeightRing:
             raise EngineError(f"{host.name} acknowledged version {applied} instead of {version}")
 
     def _release(self) -> None:
-        live = self._admission.ledger.live_versions()
+        live = self._admission.ledger.live_versions() | {v for v, n in self._kept.items() if n}
         for version in [v for v in self._row_of if v not in live]:
             self._pool.give(self._row_of.pop(version))
 

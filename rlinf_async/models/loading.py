@@ -93,14 +93,31 @@ class LoadedPolicy:
         named = observation if isinstance(observation, Mapping) else {self._only(): observation}
         first = self.spaces.observation[0]
         single = np.ndim(named[first.name]) == len(first.shape)
+        action = self._to_env(self.choose(named, self._rng, deterministic=deterministic))
+        return np.asarray(action[0]) if single else action
+
+    def choose(
+        self, observation: Mapping[str, Any], rng: np.random.Generator, *, deterministic: bool
+    ) -> Array:
+        """Actions [N, *shape] as a segment stores them, for raw observations [N, *shape]."""
         rows = {
-            spec.name: np.asarray(named[spec.name], dtype=spec.dtype).reshape(-1, *spec.shape)
+            spec.name: np.asarray(observation[spec.name], dtype=spec.dtype).reshape(-1, *spec.shape)
             for spec in self.spaces.observation
         }
         if self._statistics is not None:
             rows = normalize_rows(rows, self._statistics, normalized=True, joined=False)
-        action = self._to_env(self._outputs(rows, deterministic, self._rng))
-        return np.asarray(action[0]) if single else action
+        chosen: Array = self._outputs(rows, deterministic, rng)
+        action = self.spaces.action
+        return np.asarray(chosen.reshape(-1, *action.shape), dtype=action.row_dtype)
+
+    def stretch(self, action: Array) -> Array:
+        """Stored actions [N, *shape] as a cell's `step` takes them: a tanh's within the bounds."""
+        return action if self._squash is None else self._squash(action)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the policy has a memory of its episode, which `reset` clears."""
+        return bool(getattr(self._outputs, "remembers", False))
 
     def _only(self) -> str:
         if len(self.spaces.observation) != 1:
@@ -110,9 +127,7 @@ class LoadedPolicy:
 
     def _to_env(self, action: Array) -> Array:
         spec = self.spaces.action
-        action = action.reshape(-1, *spec.shape)
-        if self._squash is not None:
-            action = self._squash(action)
+        action = self.stretch(action)
         if spec.kind == "discrete":
             return np.asarray((action + spec.start).astype(spec.dtype))
         low, high = (np.reshape(bound, spec.shape) for bound in (spec.low, spec.high))

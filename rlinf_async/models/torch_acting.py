@@ -252,6 +252,11 @@ class TorchChooser:
         self._state_shape = state_shape(module)
         self._state: dict[str, Tensor] | None = None
 
+    @property
+    def remembers(self) -> bool:
+        """Whether the policy has a memory."""
+        return bool(self._state_shape)
+
     def reset(self, finished: npt.NDArray[np.bool_] | None = None) -> None:
         """Forget what belongs to the environments [N] bool that begin an episode; None: to all."""
         if finished is None:

@@ -29,6 +29,8 @@ POLL_S = 0.005
 class MarkedRun:
     """`python -m rlinf_async run SCRIPT ...` in a process group of its own, with a private TMPDIR.
 
+    Another `command` than `run` takes the checkpoint, or whatever it needs, in the script's place.
+
     Leaving the block kills what is left of the run and removes its temporary folder.
     """
 
@@ -42,16 +44,18 @@ class MarkedRun:
         run_dir: str | Path | None = None,
         stdin: int = subprocess.DEVNULL,
         prefix: Sequence[str] = (),
+        command: str = "run",
     ) -> None:
         self.mark = secrets.token_hex(8)
         self._own_folder = temporary is None
         self.temporary = temporary or Path(tempfile.mkdtemp(prefix="rb-", dir="/tmp"))
         self.run_dir = Path(run_dir or self.temporary / f"run-{self.mark}")
-        engine = ["--run-dir", str(self.run_dir), "--progress", "none"]
-        command = [sys.executable, "-m", "rlinf_async", "run", str(script), *engine, *options]
+        engine = ["--run-dir", str(self.run_dir)]
+        engine += ["--progress", "none"] if command == "run" else []
+        line = [sys.executable, "-m", "rlinf_async", command, str(script), *engine, *options]
         self.started_s = time.monotonic()
         self.process = subprocess.Popen(
-            [*prefix, *command],
+            [*prefix, *line],
             cwd=ROOT,
             env={
                 **os.environ,
