@@ -87,15 +87,13 @@ class NestedActions:
 
     def each(self, actions: npt.NDArray[Any]) -> Callable[[int], Any]:
         """The action of a slot, by its number, from row actions [n, *A]."""
-        decoded = self._decode(actions)
-
-        def of_slot(slot: int) -> Any:
-            return _build(
-                self._nest,
-                lambda leaf: decoded[leaf.path][slot if leaf.scalar else (slot, ...)],
-            )
-
-        return of_slot
+        decoded, nest = self._decode(actions), self._nest
+        if isinstance(nest, ActionLeaf):
+            rows = decoded[nest.path]
+            return rows.__getitem__ if nest.scalar else lambda slot: rows[slot, ...]
+        return lambda slot: _build(
+            nest, lambda leaf: decoded[leaf.path][slot if leaf.scalar else (slot, ...)]
+        )
 
     def together(self, actions: npt.NDArray[Any]) -> Any:
         """The actions of all slots at once, arrays [n, ...] in the same dictionaries and tuples."""

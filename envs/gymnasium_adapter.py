@@ -143,7 +143,8 @@ class GymnasiumCell:
                 if seen or terminated or truncated:
                     env.store(observation, table.now, slot)
                     stored.append(slot)
-                _note_success(part, slot, info)
+                if info:
+                    _note_success(part, slot, info)
         table.length[chosen] += 1
         table.live[chosen] = ~(part.terminated | part.truncated)[chosen]
         self._check(part, chosen, stored)
@@ -199,7 +200,7 @@ class GymnasiumCell:
     def _check(self, part: Substep, chosen: Slots, stored: list[int]) -> None:
         if self._checks is None:
             return
-        self._checks.rewards(part.reward, chosen)
+        self._checks.rewards(part.reward)
         if len(stored) == self.slots:
             self._checks.observations(self._table.now, chosen)
         elif stored:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.envs.batched import BatchedCell
+from rlinf_async.envs.checks import CheckedCell
 from rlinf_async.envs.contract import CellEnvs
 from rlinf_async.envs.mujoco_log import log_to_stderr_only
 from rlinf_async.envs.request import EnvName, EnvRequest
@@ -53,6 +54,9 @@ def make_cell(
         for each in wrappers:
             if not isinstance(each, GymnasiumWrapper):
                 cell = each.around(cell)
+        if request.checks and _path(cell) == "batched":
+            # The others look for themselves, at what their environments return.
+            cell = CheckedCell(cell, name=_name_of(request), first_slot=first_slot)
     except BaseException:
         cell.close()
         raise
@@ -68,15 +72,27 @@ def describe_env(env: EnvName) -> dict[str, Any]:
     chunk = EnvRequest.from_json(env).chunk
     cell = make_cell(env, 1)
     try:
-        inner: Any = cell
-        while hasattr(inner, "inner"):
-            inner = inner.inner
-        path = "batched" if isinstance(inner, BatchedCell) else "gymnasium"
         action = chunked(cell.spaces.action, chunk)
         spaces = dataclasses.replace(cell.spaces, action=action, chunk=chunk)
-        return {"spaces": spaces.to_json(), "path": path, "time_limit": cell.time_limit}
+        return {"spaces": spaces.to_json(), "path": _path(cell), "time_limit": cell.time_limit}
     finally:
         cell.close()
+
+
+def _path(cell: Any) -> str:
+    while hasattr(cell, "inner"):
+        cell = cell.inner
+    return "batched" if isinstance(cell, BatchedCell) else "gymnasium"
+
+
+def _name_of(request: EnvRequest) -> str:
+    if isinstance(request.env, str):
+        return request.env
+    target = references.rebuild(request.env, where="environment")
+    if isinstance(target, BatchedTask):
+        return target.name
+    function = target.func if isinstance(target, functools.partial) else target
+    return str(getattr(function, "__qualname__", repr(function)))
 
 
 def _wrapper(described: Any) -> Any:
@@ -102,7 +118,7 @@ def _open(
     camera: GymnasiumCamera | None,
 ) -> CellEnvs:
     """The environments without our wrappers; with Gymnasium's they are never stepped in batch."""
-    env, name = request.env, request.env if isinstance(request.env, str) else ""
+    env, name = request.env, _name_of(request)
     if isinstance(env, str):
         if env in BATCHED_IDS and not named and camera is None:
             return _batched(_limited(batched_task(env), request.time_limit), count)
@@ -124,14 +140,19 @@ def _open(
                 expected="a Gymnasium id, a BatchedTask, or a function or class of one Env",
                 got=f"a {type(target).__name__}",
             )
-        function = target.func if isinstance(target, functools.partial) else target
-        name = getattr(function, "__qualname__", repr(function))
+        if _makes_vectors(target) and (named or request.time_limit is not None):
+            raise BadInput(
+                f"environment {name!r}",
+                "it is a vector environment, which wrappers and time limits of single ones do not "
+                "fit",
+                fix="wrap it, or limit its episodes, inside the factory",
+            )
         factory = _limited_factory(target, request.time_limit)
     if camera is not None:
         factory = camera.watching(factory, name)
     for each in named:
         factory = each.applied(factory)
-    single: Any = _gymnasium(factory, count, name, first_slot)
+    single: Any = _gymnasium(factory, count, name, first_slot, checks=request.checks)
     opened: CellEnvs = single
     return opened
 
@@ -164,7 +185,7 @@ def _batched(task: BatchedTask, count: int) -> BatchedCell:
 
 
 def _gymnasium(
-    factory: Callable[..., Any], count: int, name: str, first_slot: int
+    factory: Callable[..., Any], count: int, name: str, first_slot: int, *, checks: bool
 ) -> GymnasiumCell | VectorCell:
     try:
         from rlinf_async.envs.gymnasium_adapter import GymnasiumCell
@@ -172,7 +193,7 @@ def _gymnasium(
     except ModuleNotFoundError as cause:
         raise _not_installed(name, cause) from cause
     kind = VectorCell if _makes_vectors(factory) else GymnasiumCell
-    return kind(factory, count, name=name, first_slot=first_slot)
+    return kind(factory, count, name=name, first_slot=first_slot, checks=checks)
 
 
 def _makes_vectors(factory: Callable[..., Any]) -> bool:

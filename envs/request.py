@@ -27,6 +27,8 @@ class EnvRequest:
     """Steps after which an episode is truncated, instead of the environment's own limit."""
     backend: Backend = "auto"
     """Where environments that are not batched are stepped."""
+    checks: bool = True
+    """Look for NaN, infinities and integers out of their range in every step: `envs.checks`."""
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary that orjson can write."""

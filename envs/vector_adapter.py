@@ -154,7 +154,7 @@ class VectorCell:
         table.length[chosen] += 1
         table.live &= ~(part.terminated | part.truncated)
         if self._checks is not None:
-            self._checks.rewards(part.reward, chosen)
+            self._checks.rewards(part.reward)
             self._checks.observations(table.observe(chosen), chosen)
         return part
 

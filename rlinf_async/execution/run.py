@@ -61,6 +61,7 @@ class Run:
         wrappers: Sequence[Any] = (),
         time_limit: int | None = None,
         chunk: int = 1,
+        checks: bool = True,
     ) -> Envs:
         """`count` environments of a Gymnasium id, or of a named factory that returns one.
 
@@ -72,6 +73,7 @@ class Run:
             wrappers: of `rlinf_async.envs.wrappers`, or names of Gymnasium's; the innermost first.
             time_limit: steps after which an episode is truncated, instead of the environment's own.
             chunk: simulator steps of one action.
+            checks: end the run where observations or rewards are not finite or out of range.
 
         Raises:
             BadInput: unknown environment (with the nearest names), or one that cannot be built.
@@ -85,8 +87,9 @@ class Run:
             "wrappers": [describe(each, where="run.envs(wrappers)") for each in wrappers],
             "time_limit": time_limit,
             "chunk": chunk,
+            "checks": checks,
         }
-        if around != {"wrappers": [], "time_limit": None, "chunk": 1}:
+        if around != {"wrappers": [], "time_limit": None, "chunk": 1, "checks": True}:
             described = {"env": described, **around}
         function = getattr(env, "func", env)  # a functools.partial is named after its function
         name = env if isinstance(env, str) else getattr(function, "__qualname__", repr(env))

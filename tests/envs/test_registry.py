@@ -28,7 +28,7 @@ def reference(factory: Any, **keywords: Any) -> dict[str, Any]:
 
 
 def test_a_batched_id_takes_the_fast_path_and_any_other_the_adapter() -> None:
-    assert isinstance(make_cell("Hopper-v5", 2), BatchedCell)
+    assert isinstance(make_cell("Hopper-v5", 2).inner, BatchedCell)
     assert isinstance(make_cell("CartPole-v1", 2), GymnasiumCell)
 
 

@@ -1,0 +1,135 @@
+"""Values that cannot be learned from are caught in batched cells too, and only where they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlinf_async.envs.batched import BatchedCell
+from rlinf_async.envs.checks import CheckedCell, ValueChecks, all_finite
+from rlinf_async.envs.contract import EnvMismatch
+from rlinf_async.envs.registry import make_cell
+from rlinf_async.envs.request import EnvRequest
+from rlinf_async.envs.rules import BatchedTask
+from rlinf_async.envs.tasks.hopper import TASK, HopperRules
+from rlinf_async.errors import BadInput
+from rlinf_async.execution import references
+
+SLOTS = 3
+
+
+class FaultyHopper(HopperRules):
+    """Slot 1 earns NaN in its third step, or slot 2 observes infinity in it."""
+
+    faulty = "reward"
+
+    def __init__(self, sims: Any) -> None:
+        super().__init__(sims)
+        self.steps = 0
+
+    def judge(self, action: Any, outcome: Any, slots: Any) -> None:
+        super().judge(action, outcome, slots)
+        self.steps += 1
+        if self.steps == 3 and self.faulty == "reward":
+            outcome.reward[1] = np.nan
+
+    def observe(self, out: Any, slots: Any) -> None:
+        super().observe(out, slots)
+        if self.steps == 3 and self.faulty == "observation":
+            out["state"][2, 4] = np.inf
+
+
+class FarHopper(FaultyHopper):
+    faulty = "observation"
+
+
+FAULTY = {
+    "reward": replace(TASK, name="Faulty", rules=FaultyHopper),
+    "observation": replace(TASK, name="Faulty", rules=FarHopper),
+}
+
+
+def cell_of(task: BatchedTask, *, checks: bool = True) -> Any:
+    described = references.describe(task, where="test")
+    request = EnvRequest(env=described, checks=checks).to_json()
+    cell = make_cell(request, SLOTS, first_slot=10)
+    cell.reset(range(SLOTS))
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("reward", "Faulty, slot 11: reward: expected a finite number; got nan"),
+        ("observation", r"Faulty, slot 12: observation 'state': .* got inf at \[4\]"),
+    ],
+)
+def test_batched_tasks_are_checked_with_key_and_slot(where, message) -> None:
+    actions = np.zeros((SLOTS, 3), np.float32)
+    cell = cell_of(FAULTY[where])
+    for _ in range(2):
+        cell.step(actions, id)
+    with pytest.raises(EnvMismatch, match=message):
+        cell.step(actions, id)
+    chunk = cell_of(FAULTY[where])
+    with pytest.raises(EnvMismatch, match=message):
+        chunk.chunk_step(np.stack([actions] * 3, axis=1), id)
+
+
+def test_checks_can_be_switched_off() -> None:
+    cell = cell_of(FAULTY["reward"], checks=False)
+    assert isinstance(cell, BatchedCell)
+    rewards = [cell.step(np.zeros((SLOTS, 3), np.float32), id).reward for _ in range(3)]
+    assert np.isnan(rewards[2]).tolist() == [False, True, False]
+
+
+def test_a_checked_cell_returns_what_the_cell_inside_returns() -> None:
+    checked, plain = make_cell("Hopper-v5", 2), BatchedCell(TASK, 2)
+    assert isinstance(checked, CheckedCell)
+    for cell in (checked, plain):
+        cell.reset([1, 2])
+    state = checked.save_state()
+    actions = np.random.default_rng(0).uniform(-1, 1, (40, 2, 3)).astype(np.float32)
+    for action in actions:
+        ours, theirs = (cell.step(action, lambda slot: 5) for cell in (checked, plain))
+        np.testing.assert_array_equal(ours.observation["state"], theirs.observation["state"])
+        np.testing.assert_array_equal(ours.reward, theirs.reward)
+    np.testing.assert_array_equal(checked.restore_state(state)["state"], state_of(plain))
+
+
+def state_of(cell: Any) -> Any:
+    return cell.reset([1, 2])["state"]
+
+
+@pytest.mark.parametrize("size", [1, 1000, 70_000, 200_000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.0, 1e30])
+def test_one_value_among_many_decides(size, dtype, value) -> None:
+    values = np.full(size, 1e25, dtype)
+    values[size // 2] = value
+    assert all_finite(values) == bool(np.isfinite(value))
+    grid = np.full((4, 30_000), 1.0, dtype)[:, ::2]
+    grid[2, 7] = value
+    assert all_finite(grid) == bool(np.isfinite(value))
+
+
+def test_integers_are_compared_with_their_range_and_others_are_not_looked_at() -> None:
+    checks = ValueChecks("x", 4, {"a": (np.array([0, 1]), np.array([2, 3]))})
+    slots = np.array([1, 2])
+    checks.observations({"a": np.array([[0, 1], [2, 3]]), "b": np.array([[9], [9]])}, slots)
+    with pytest.raises(EnvMismatch, match=r"slot 6: observation 'a': .* got 4 at \[1\]"):
+        checks.observations({"a": np.array([[0, 1], [2, 4]])}, slots)
+
+
+def vectors(num_envs: int) -> Any:
+    raise AssertionError("never built")
+
+
+@pytest.mark.parametrize("more", [{"wrappers": ["ClipReward"]}, {"time_limit": 3}])
+def test_wrappers_of_single_environments_do_not_fit_vectors(more) -> None:
+    described = references.describe(vectors, where="test")
+    with pytest.raises(BadInput, match=r"it is a vector environment, .* inside the factory"):
+        make_cell(EnvRequest(env=described, **more).to_json(), 2)
