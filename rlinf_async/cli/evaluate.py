@@ -70,6 +70,8 @@ class EvalOptions:
     """A worker that is not built in this time is taken for stuck."""
     reply_timeout_s: float = 600.0
     """A worker that does not answer for so long is taken for stuck."""
+    env_timeout_s: float = 60.0
+    """A step or reset of an environment may take so long, or 20 times the slowest so far."""
 
     def __post_init__(self) -> None:
         for name in ("episodes", "slots"):
@@ -91,6 +93,7 @@ def command(arguments: Sequence[str]) -> int:
         run_dir=options.run_dir,
         start_timeout_s=options.start_timeout_s,
         reply_timeout_s=options.reply_timeout_s,
+        env_timeout_s=options.env_timeout_s,
         progress="none",
     )
     parse_cores(engine.devices, os.sched_getaffinity(0))

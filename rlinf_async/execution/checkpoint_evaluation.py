@@ -89,11 +89,8 @@ async def evaluate_checkpoint(
         await crew.start()
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(crew.watch(), name="watch")
-            evaluators = Evaluators(
-                [host for _, host in crew.with_role(ROLE)],
-                start_s=run.options.start_timeout_s,
-                reply_s=run.options.reply_timeout_s,
-            )
+            hosts = [host for _, host in crew.with_role(ROLE)]
+            evaluators = Evaluators(hosts, run.options)
             film = plan.videos is not None
             await evaluators.create(subject.env, subject.name, slots=count, film=film)
             version = await evaluators.load(subject.checkpoint)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.hosts import Host
+from rlinf_async.execution.options import EngineOptions
 from rlinf_async.execution.records import Episode
 from rlinf_async.execution.roles import role_reference
 from rlinf_async.execution.scores import EvaluationReport
@@ -95,11 +96,12 @@ class Evaluators:
     """One evaluate worker in each of some hosts; item i of a work list goes to worker i mod W."""
 
     def __init__(
-        self, hosts: Sequence[Host], *, start_s: float, reply_s: float, worker: str = ROLE
+        self, hosts: Sequence[Host], options: EngineOptions, *, worker: str = ROLE
     ) -> None:
         """`worker`: the name of the workers, of its own where hosts have other such workers."""
-        self._hosts, self._start_s, self._reply_s = hosts, start_s, reply_s
-        self._worker = worker
+        self._hosts, self._worker = hosts, worker
+        self._start_s, self._reply_s = options.start_timeout_s, options.reply_timeout_s
+        self._env_s = options.env_timeout_s
 
     async def create(self, env: Any, name: str, *, slots: int, film: bool = False) -> None:
         """Build the environments, `slots` in all and at least one in each worker."""
@@ -108,12 +110,7 @@ class Evaluators:
             for number, host in enumerate(self._hosts):
                 share = max(1, (slots + count - 1 - number) // count)
                 arguments = {"env": env, "name": name, "slots": share, "film": film}
-                command = {
-                    "name": self._worker,
-                    "reference": role_reference(ROLE),
-                    "arguments": arguments,
-                }
-                group.create_task(host.call("host", "create", command, deadline_s=self._start_s))
+                group.create_task(self._create(host, arguments))
 
     async def load(self, checkpoint: Path) -> int:
         """Act with a checkpoint's policy; returns its version."""
@@ -147,6 +144,13 @@ class Evaluators:
             for number, host in enumerate(self._hosts):
                 group.create_task(work(number, host), name=f"evaluate-{host.name}")
         return tuple(sorted(episodes, key=lambda episode: episode.number))
+
+    async def _create(self, host: Host, arguments: dict[str, Any]) -> None:
+        limits = {"limit_s": self._env_s, "first_s": self._start_s}
+        await host.call("host", "watch", limits, deadline_s=self._start_s)
+        reference = role_reference(ROLE)
+        command = {"name": self._worker, "reference": reference, "arguments": arguments}
+        await host.call("host", "create", command, deadline_s=self._start_s)
 
     async def _all(self, method: str, arguments: dict[str, Any]) -> list[Any]:
         async with asyncio.TaskGroup() as group:
@@ -201,15 +205,10 @@ class TrainingEvaluation:
         """The worker for these environments; its host is started when it is first needed."""
         key = (envs.name, slots, film)
         if key not in self._evaluators:
-            options, name = self._run.options, f"{ROLE}-{len(self._evaluators)}"
+            name = f"{ROLE}-{len(self._evaluators)}"
             host = await self._crew.add(name, ROLE)
             await self._collection.share_weights(host)
-            evaluators = Evaluators(
-                [host],
-                start_s=options.start_timeout_s,
-                reply_s=options.reply_timeout_s,
-                worker=name,
-            )
+            evaluators = Evaluators([host], self._run.options, worker=name)
             await evaluators.create(envs.env, envs.name, slots=slots, film=film)
             self._evaluators[key] = evaluators
         return self._evaluators[key]

@@ -1,17 +1,21 @@
 """`eval` as a user meets it: real checkpoints, real worker processes."""
 
+import functools
 import json
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
 from rlinf_async.cli.evaluate import _parse
 from rlinf_async.cli.main import main
 from rlinf_async.errors import BadInput
+from rlinf_async.execution.references import describe
 from rlinf_async.recording import Recording
 from tests.conftest import EXAMPLE, SCRIPTS
+from tests.fixtures.envs import DieEnv
 from tools.bench.processes import MarkedRun
 
 TINY = ("--mode", "serial", "--iterations", "1", "--horizon", "8", "--minibatch", "16")
@@ -113,18 +117,44 @@ def test_what_is_no_checkpoint_is_named(tmp_path, capsys):
     assert "did you mean '--episodes'" in capsys.readouterr().err
 
 
+def altered(checkpoint: Path, target: Path, **manifest: object) -> Path:
+    """A copy of a checkpoint whose manifest says something else."""
+    shutil.copytree(checkpoint, target)
+    path = target / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **manifest}))
+    sizes = json.loads((target / "COMPLETE").read_text())
+    sizes["manifest.json"] = path.stat().st_size
+    (target / "COMPLETE").write_text(json.dumps(sizes))
+    return target
+
+
 def test_a_script_that_is_gone_is_named(tmp_path, trained, capsys):
-    folder = tmp_path / "checkpoint"
-    shutil.copytree(trained / "checkpoint", folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["env_request"] = {"$name": "__rlinf_script__:Gone"}
-    manifest["script"] = str(tmp_path / "gone.py")
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    sizes = json.loads((folder / "COMPLETE").read_text())
-    sizes["manifest.json"] = (folder / "manifest.json").stat().st_size
-    (folder / "COMPLETE").write_text(json.dumps(sizes))
+    folder = altered(
+        trained / "checkpoint",
+        tmp_path / "checkpoint",
+        env_request={"$name": "__rlinf_script__:Gone"},
+        script=str(tmp_path / "gone.py"),
+    )
     assert main(["eval", str(folder)]) == 2
     assert "gone.py; put it back" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_an_environment_that_hangs_is_named_with_slot_and_step(launch, tmp_path):
+    training = launch("evaluating.py", "--mode", "serial", "--iterations", "1")
+    assert training.finish() == 0, training.stderr
+    env = functools.partial(DieEnv, k=3, how="sleep", action="continuous")
+    folder = altered(
+        training.run_dir / "checkpoint",
+        tmp_path / "checkpoint",
+        env_request=describe(env, where="test"),
+        env="DieEnv",
+    )
+    options = ("--episodes", "2", "--slots", "1", "--env-timeout-s", "0.5")
+    run = launch(folder, *options, command="eval")
+    assert run.finish(20) == 1
+    assert "step 3" in run.stderr
+    assert "slot 0" in run.stderr
 
 
 def test_options_are_read_and_checked():
