@@ -150,6 +150,11 @@ class GymnasiumCell:
         self._check(part, chosen, stored)
         return part
 
+    @property
+    def environments(self) -> Sequence[Any]:
+        """The environments by slot, for whoever draws them."""
+        return tuple(self._envs)
+
     def observe(self, slots: Slots | None) -> Observation:
         """Copies of the present observations of `slots` [m, ...] (None: all)."""
         return self._table.observe(slots)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,8 @@ def make_cell(
     named = [each for each in wrappers if isinstance(each, GymnasiumWrapper)]
     cell = _open(request, named, count, first_slot, camera)
     try:
+        if request.pixels is not None:
+            cell = _with_pixels(cell, request)
         for each in wrappers:
             if not isinstance(each, GymnasiumWrapper):
                 cell = each.around(cell)
@@ -67,14 +70,21 @@ def describe_env(env: EnvName) -> dict[str, Any]:
     """Build one environment and tell, in values that orjson can write, what it is.
 
     Keys: `spaces` (`Spaces.to_json()`, its action that of a whole chunk), `path` ("batched" or
-    "gymnasium"), `time_limit` (steps, or None where there is none or it is the environment's own).
+    "gymnasium"), `time_limit` (steps, or None where there is none or it is the environment's own),
+    `gl` (the OpenGL backend that drew it, or None).
     """
-    chunk = EnvRequest.from_json(env).chunk
+    request = EnvRequest.from_json(env)
+    chunk = request.chunk
     cell = make_cell(env, 1)
     try:
         action = chunked(cell.spaces.action, chunk)
         spaces = dataclasses.replace(cell.spaces, action=action, chunk=chunk)
-        return {"spaces": spaces.to_json(), "path": _path(cell), "time_limit": cell.time_limit}
+        return {
+            "spaces": spaces.to_json(),
+            "path": _path(cell),
+            "time_limit": cell.time_limit,
+            "gl": None if request.pixels is None else os.environ.get("MUJOCO_GL"),
+        }
     finally:
         cell.close()
 
@@ -93,6 +103,16 @@ def _name_of(request: EnvRequest) -> str:
         return target.name
     function = target.func if isinstance(target, functools.partial) else target
     return str(getattr(function, "__qualname__", repr(function)))
+
+
+def _with_pixels(cell: CellEnvs, request: EnvRequest) -> CellEnvs:
+    from rlinf_async.envs.rendering.pixels import Pixels, with_pixels
+
+    pixels = references.rebuild(request.pixels, where="pixels")
+    if not isinstance(pixels, Pixels):
+        raise BadInput("pixels", "not understood", expected="Pixels(...)", got=pixels)
+    drawn: CellEnvs = with_pixels(cell, pixels, name=_name_of(request))
+    return drawn
 
 
 def _wrapper(described: Any) -> Any:

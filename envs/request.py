@@ -19,8 +19,8 @@ class EnvRequest:
     env: EnvName
     wrappers: tuple[Any, ...] = ()
     """Described wrappers, the innermost first: see `envs.wrappers`."""
-    pixels: dict[str, Any] | None = None
-    """Camera observations to draw: see `envs.rendering`."""
+    pixels: Any = None
+    """The described `Pixels` to draw, or None: see `envs.rendering`."""
     chunk: int = 1
     """Simulator steps of one action."""
     time_limit: int | None = None

@@ -53,7 +53,7 @@ class SlotTable:
 
 
 def step_once(
-    cell: Advancing, actions: npt.NDArray[Any], next_seed: NextSeed, slots: Slots
+    cell: Advancing, actions: npt.NDArray[Any], next_seed: NextSeed, slots: Slots | None
 ) -> StepResult:
     """`CellEnvs.step` of a cell that steps, observes and begins."""
     part = cell.advance(actions, slots)

@@ -49,3 +49,21 @@ setup_venv() {
     # Idle threads of OpenMP and BLAS spin, which is dear where cores are few.
     export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 }
+
+# Camera images need OpenGL without a screen, which no Python package brings.
+GL_PACKAGES="libegl1 libegl-mesa0 libgl1-mesa-dri libopengl0 libosmesa6"
+
+# setup_gl: installs them where it may; else says what is missing, and images are skipped.
+setup_gl() {
+    if ldconfig -p | grep -q libEGL.so.1 && ldconfig -p | grep -q libOSMesa.so; then
+        return
+    fi
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        say "installing OpenGL for camera images: $GL_PACKAGES"
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $GL_PACKAGES; } \
+            >/dev/null || say "that failed: whatever draws images is skipped"
+    else
+        say "no OpenGL for camera images, whatever draws them is skipped; to have it, as root:"
+        say "apt-get install $GL_PACKAGES"
+    fi
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from rlinf_async.communication.runtime_folder import RuntimeFolder
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.definitions import Envs, Policy
 from rlinf_async.execution.layout import cut_into_cells
+from rlinf_async.execution.logs import get_logger
 from rlinf_async.execution.metrics import MetricsWriter
 from rlinf_async.execution.options import EngineOptions
 from rlinf_async.execution.pipeline import Pipeline
@@ -25,6 +27,8 @@ from rlinf_async.execution.spaces import Spaces
 from rlinf_async.execution.status import RunStatus
 from rlinf_async.execution.user_workers import WorkerHandle, worker_reference
 from rlinf_async.tracing.recorder import Recorder
+
+log = get_logger()
 
 
 class Run:
@@ -62,6 +66,7 @@ class Run:
         time_limit: int | None = None,
         chunk: int = 1,
         checks: bool = True,
+        pixels: Any = None,
     ) -> Envs:
         """`count` environments of a Gymnasium id, or of a named factory that returns one.
 
@@ -74,6 +79,7 @@ class Run:
             time_limit: steps after which an episode is truncated, instead of the environment's own.
             chunk: simulator steps of one action.
             checks: end the run where observations or rewards are not finite or out of range.
+            pixels: an `envs.rendering.Pixels`, for camera images as observations.
 
         Raises:
             BadInput: unknown environment (with the nearest names), or one that cannot be built.
@@ -84,16 +90,23 @@ class Run:
                 raise BadInput("run.envs", argument, expected="at least 1", got=value)
         described: Any = env if isinstance(env, str) else describe(env, where="run.envs")
         around = {
-            "wrappers": [describe(each, where="run.envs(wrappers)") for each in wrappers],
+            "wrappers": [describe(each, where="run.envs(wrappers)") for each in wrappers] or None,
             "time_limit": time_limit,
-            "chunk": chunk,
-            "checks": checks,
+            "chunk": None if chunk == 1 else chunk,
+            "checks": None if checks else checks,
+            "pixels": None if pixels is None else describe(pixels, where="run.envs(pixels)"),
         }
-        if around != {"wrappers": [], "time_limit": None, "chunk": 1, "checks": True}:
-            described = {"env": described, **around}
+        asked = {name: value for name, value in around.items() if value is not None}
+        if asked:
+            described = {"env": described, **asked}
         function = getattr(env, "func", env)  # a functools.partial is named after its function
         name = env if isinstance(env, str) else getattr(function, "__qualname__", repr(env))
         told = probe_env(described, name, self.script, self.runtime_folder.path)
+        if pixels is not None:
+            # Tried once, in the process that described them; the workers need not try again.
+            log.info("pixels_drawn_by", gl=told["gl"])
+            chosen = dataclasses.replace(pixels, gl=told["gl"])
+            described["pixels"] = describe(chosen, where="run.envs(pixels)")
         self.progress.title = f"{self.progress.title} · {name} x {count}"
         return Envs(
             env=described,
