@@ -44,6 +44,8 @@ class Config:
     """Weight of the entropy bonus."""
     hidden: tuple[int, ...] = (64, 64)
     """Units of each hidden layer, of actor and critic each."""
+    evaluate_every: int = 0
+    """Versions between evaluations on 10 whole episodes; 0 is never."""
     normalize: bool = True
     """Normalise observations, and scale rewards by the deviation of the discounted return."""
     correction: Literal["clip", "decoupled", "vtrace"] = "clip"
@@ -87,5 +89,6 @@ async def main(run: Run, cfg: Config) -> None:
                 epochs=cfg.epochs,
                 minibatch=cfg.minibatch,
             )
-            await pipe.publish()  # version n + 1 goes live: exactly once per batch
-            run.log(report)
+            version = await pipe.publish()  # version n + 1 goes live: exactly once per batch
+            due = cfg.evaluate_every > 0 and version % cfg.evaluate_every == 0
+            run.log(report, await pipe.evaluate(episodes=10) if due else None)

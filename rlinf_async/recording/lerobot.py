@@ -110,8 +110,9 @@ class _Export:
 
     def write(self) -> None:
         """Everything, the metadata last."""
-        for index, episode in enumerate(self._source):
-            self._add(index, episode)
+        for episode in self._source:
+            if episode.length:
+                self._add(len(self._rows), episode)
         self._data.close()
         for video in self._videos.values():
             video.close()

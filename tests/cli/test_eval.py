@@ -25,7 +25,7 @@ TINY = ("--mode", "serial", "--iterations", "1", "--horizon", "8", "--minibatch"
 def trained(tmp_path_factory):
     """A run folder of InvertedPendulum-v5."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    options = ("--env", "InvertedPendulum-v5", "--env-count", "4", *TINY)
+    options = ("--env", "InvertedPendulum-v5", "--env-count", "4", "--evaluate-every", "1", *TINY)
     with MarkedRun(EXAMPLE, options, run_dir=folder) as run:
         assert run.finish() == 0, run.stderr
     return folder
@@ -53,6 +53,17 @@ def test_the_record_is_the_same_for_any_number_of_slots_and_processes(launch, tr
     low, high = record["return"]["interval_95"]
     assert low < record["return"]["mean"] < high
     assert record["success_once"] is None
+
+
+@pytest.mark.process
+def test_the_command_scores_what_the_evaluation_in_training_scored(launch, trained):
+    run = launch(trained, "--json", "-", command="eval")
+    assert run.finish() == 0, run.stderr
+    scored = json.loads("".join(run.out))
+    (row,) = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert row["eval/version"] == scored["version"] == 1
+    assert row["eval/return_mean"] == scored["return"]["mean"]
+    assert row["eval/length_mean"] == scored["length"]["mean"]
 
 
 @pytest.mark.process
