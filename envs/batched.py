@@ -39,7 +39,11 @@ class BatchedCell:
         self.time_limit = task.time_limit
         self._name, self._frame_skip = task.name, task.frame_skip
         self.sims = open_sims(
-            task.model_file, count, frame_skip=task.frame_skip, persistent=task.persistent
+            task.model_file,
+            count,
+            frame_skip=task.frame_skip,
+            persistent=task.persistent,
+            listed_contacts=task.listed_contacts,
         )
         self.rules = task.rules(self.sims)
         self.spaces = Spaces(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Iterator
 
 
@@ -29,7 +30,8 @@ def without_compiler_remarks() -> Iterator[None]:
     config.logto_console = False
     mujoco.MjLogConfig.set(config)
     try:
-        yield
+        with warnings.catch_warnings(category=UserWarning, action="ignore"):
+            yield
     finally:
         config.logto_console = before
         mujoco.MjLogConfig.set(config)

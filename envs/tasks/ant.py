@@ -87,4 +87,5 @@ TASK = BatchedTask(
     time_limit=1000,
     rules=AntRules,
     persistent=True,
+    listed_contacts=True,
 )

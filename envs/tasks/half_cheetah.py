@@ -51,4 +51,5 @@ TASK = BatchedTask(
     frame_skip=5,
     time_limit=1000,
     rules=HalfCheetahRules,
+    listed_contacts=True,
 )

@@ -79,4 +79,5 @@ TASK = BatchedTask(
     frame_skip=4,
     time_limit=1000,
     rules=HopperRules,
+    listed_contacts=True,
 )

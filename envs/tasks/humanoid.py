@@ -66,4 +66,5 @@ TASK = BatchedTask(
     time_limit=1000,
     rules=HumanoidRules,
     persistent=True,
+    listed_contacts=True,
 )

@@ -36,4 +36,5 @@ TASK = BatchedTask(
     time_limit=1000,
     rules=HumanoidStandupRules,
     persistent=True,
+    listed_contacts=True,
 )

@@ -58,4 +58,5 @@ TASK = BatchedTask(
     frame_skip=5,
     time_limit=1000,
     rules=InvertedDoublePendulumRules,
+    listed_contacts=True,
 )

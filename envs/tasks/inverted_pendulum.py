@@ -50,4 +50,5 @@ TASK = BatchedTask(
     frame_skip=2,
     time_limit=1000,
     rules=InvertedPendulumRules,
+    listed_contacts=True,
 )

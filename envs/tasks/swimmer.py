@@ -51,4 +51,5 @@ TASK = BatchedTask(
     frame_skip=4,
     time_limit=1000,
     rules=SwimmerRules,
+    listed_contacts=True,
 )

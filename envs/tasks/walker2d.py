@@ -70,4 +70,5 @@ TASK = BatchedTask(
     frame_skip=4,
     time_limit=1000,
     rules=Walker2dRules,
+    listed_contacts=True,
 )
