@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlinf_async.envs.actions import ActionDecoder
-from rlinf_async.envs.chunks import Substep, begin_next, chunk_step
+from rlinf_async.envs.chunks import Substep, chunk_step, next_seeds
 from rlinf_async.envs.contract import (
     NOTHING_FINISHED,
     ChunkResult,
@@ -64,23 +64,9 @@ class BatchedCell:
         return self.begin(np.arange(self.slots), seeds)
 
     def begin(self, slots: Slots, seeds: Sequence[int]) -> Observation:
-        """Begin a new episode in `slots` alone; returns name to [len(slots), *shape].
-
-        What a task draws comes from the generator that Gymnasium makes of the seed, and the
-        operations and their order are Gymnasium's, so the states are its own too.
-        """
-        chosen, batch = np.asarray(slots, np.intp), self.sims.batch
-        ids, rngs = chosen.astype(np.int32), [episode_generator(seed) for seed in seeds]
-        batch.reset(ids, stage=self._reset_stage)
-        self.rules.randomize(chosen, rngs)
-        if self.sims.constants_follow:
-            batch.set_const(ids)
-        self.rules.start(chosen, rngs)
-        # Besides the derived fields, this computes the warm start of the first step's solver.
-        batch.forward(ids)
-        self.sims.refresh(chosen)
-        self._elapsed[chosen], self._live[chosen] = 0, True
-        self.rules.after_start(chosen)
+        """Begin a new episode in `slots` alone, ascending; returns name to [len(slots), *shape]."""
+        chosen = np.asarray(slots, np.intp)
+        self._start(chosen, seeds)
         return self.observe(chosen)
 
     def step(
@@ -108,8 +94,9 @@ class BatchedCell:
             result.final_observation = {
                 name: rows[result.finished] for name, rows in observation.items()
             }
-            begun = begin_next(self, result.finished, next_seed)
+            begun, seeds = next_seeds(result.finished, next_seed)
             if begun.size:
+                self._start(begun, seeds)
                 self.rules.observe(observation, begun)
         return result
 
@@ -171,6 +158,25 @@ class BatchedCell:
 
     def close(self) -> None:
         """Nothing to free before the cell itself is."""
+
+    def _start(self, slots: Slots, seeds: Sequence[int]) -> None:
+        """Begin episodes and observe nothing.
+
+        What a task draws comes from the generator that Gymnasium makes of the seed, and the
+        operations and their order are Gymnasium's, so the states are its own too.
+        """
+        batch, rules, ids = self.sims.batch, self.rules, slots.astype(np.int32)
+        rngs = [episode_generator(seed) for seed in seeds]
+        batch.reset(ids, stage=self._reset_stage)
+        rules.randomize(slots, rngs)
+        if self.sims.constants_follow:
+            batch.set_const(ids)
+        rules.start(slots, rngs)
+        # Besides the derived fields, this computes the warm start of the first step's solver.
+        batch.forward(ids)
+        self.sims.refresh(slots)
+        self._elapsed[slots], self._live[slots] = 0, True
+        rules.after_start(slots)
 
     def _chosen(self, slots: Slots | None) -> Slots | None:
         """The slots to step, None for all; only those within an episode can be."""

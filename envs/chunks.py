@@ -80,12 +80,17 @@ def chunk_step(
 
 def begin_next(cell: Advancing, finished: Slots, next_seed: NextSeed) -> Slots:
     """Ask for the seeds of `finished` in order, and begin what goes on; returns those slots."""
+    begun, seeds = next_seeds(finished, next_seed)
+    if begun.size:
+        cell.begin(begun, seeds)
+    return begun
+
+
+def next_seeds(finished: Slots, next_seed: NextSeed) -> tuple[Slots, list[int]]:
+    """Ask for the seed of each of `finished` in order; those slots that get one, and the seeds."""
     seeds = {slot: next_seed(slot) for slot in finished.tolist()}
     going_on = {slot: seed for slot, seed in seeds.items() if seed is not None}
-    begun = np.fromiter(going_on, np.intp, len(going_on))
-    if begun.size:
-        cell.begin(begun, list(going_on.values()))
-    return begun
+    return np.fromiter(going_on, np.intp, len(going_on)), list(going_on.values())
 
 
 def _nothing_done(count: int, length: int) -> ChunkResult:

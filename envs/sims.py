@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import importlib.util
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlinf_async.envs.listed_contacts import CONTACT_FIELDS, compile_with_listed_contacts
+from rlinf_async.envs.mujoco_library import stop_clock
 from rlinf_async.envs.mujoco_log import log_to_stderr_only, without_compiler_remarks
 from rlinf_async.errors import BadInput
 
@@ -59,15 +59,16 @@ class Sims:
         self._kept: dict[str, npt.NDArray[Any]] = {}
         self._derived: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
 
-    def derived(self, field: str) -> npt.NDArray[Any]:
+    def derived(self, field: str, *at: int) -> npt.NDArray[Any]:
         """A field of MjData [n, ...] that is no part of the state, such as `xpos` or `cvel`.
 
-        A copy that is refreshed after every step and reset. As after `mj_step`, it describes the
-        state before the last simulation step, unless the task is `fresh`.
+        With `at`, a part of it: `derived("xpos", 1, 0)` is the x [n] of body 1. A copy that is
+        refreshed after every step and reset. As after `mj_step`, it describes the state before the
+        last simulation step, unless the task is `fresh`.
         """
-        name = f"derived/{field}"
+        name = "/".join(("derived", field, *map(str, at)))
         if name not in self._kept:
-            live = self.batch.bind(field)
+            live = self.batch.bind(field)[(slice(None), *at)]
             self._kept[name] = live.copy()
             self._derived.append((live, self._kept[name]))
         return self._kept[name]
@@ -151,23 +152,11 @@ def open_sims(
     """
     from mujoco.batch import Batch
 
-    _stop_clock()
+    stop_clock()
     model = _compiled(model_file, listed_contacts)
     batch = Batch(model, count, nthread=1, persistent=persistent)
     fixed = CONTACT_FIELDS if listed_contacts else frozenset()
     return Sims(batch, model, frame_skip=frame_skip, fixed=fixed)
-
-
-@functools.cache
-def _stop_clock() -> None:
-    """Take away the clock that every stage of every simulation step reads, 6 % of its time.
-
-    The bindings install it to fill `MjData.timer`, and have no call that leaves none.
-    """
-    import mujoco
-
-    for path in Path(mujoco.__file__).parent.glob("libmujoco.so*"):
-        ctypes.c_void_p.in_dll(ctypes.CDLL(str(path)), "mjcb_time").value = None
 
 
 @functools.lru_cache(maxsize=32)

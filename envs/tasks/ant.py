@@ -38,7 +38,7 @@ class AntRules(TaskRules):
         self._body_forces = self._forces.values[:, 6:]  # without the world's
         self.observation = state_spec(self._split + self._body_forces.shape[1])
         # The torso's x as derived, which is one simulation step behind the state's.
-        self._velocity = Velocity(sims.derived("xpos")[:, _TORSO, 0], sims.dt)
+        self._velocity = Velocity(sims.derived("xpos", _TORSO, 0), sims.dt)
         self._control_cost = ControlCost(sims.count, sims.model.nu, 0.5)
         self._finite = np.empty(sims.state.shape, np.bool_)
 
@@ -68,10 +68,11 @@ class AntRules(TaskRules):
     def _is_healthy(self) -> npt.NDArray[np.bool_]:
         """Finite, and the torso neither too low nor too high."""
         height = self.sims.qpos[:, 2]
-        np.isfinite(self.sims.state, out=self._finite)
-        healthy: npt.NDArray[np.bool_] = np.logical_and.reduce(self._finite, axis=1)
-        healthy &= height >= _HEIGHTS[0]
+        healthy: npt.NDArray[np.bool_] = height >= _HEIGHTS[0]
         healthy &= height <= _HEIGHTS[1]
+        np.isfinite(self.sims.state, out=self._finite)
+        if not self._finite.all():  # row by row it takes five times as long
+            healthy &= self._finite.all(axis=1)
         return healthy
 
     def observe(self, out: Observation, slots: Slots | None) -> None:

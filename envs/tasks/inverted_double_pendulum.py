@@ -26,9 +26,9 @@ class InvertedDoublePendulumRules(TaskRules):
     def __init__(self, sims: Sims) -> None:
         super().__init__(sims)
         self.observation = state_spec(9)
-        tip = sims.derived("site_xpos")[:, 0]
-        self._tip_x, self._tip_height = tip[:, 0], tip[:, 2]
-        self._constraint_force = sims.derived("qfrc_constraint")[:, :1]
+        self._tip_x = sims.derived("site_xpos", 0, 0)
+        self._tip_height = sims.derived("site_xpos", 0, 2)
+        self._constraint_force = sims.derived("qfrc_constraint", 0)
 
     def start(self, slots: Slots, rngs: Sequence[np.random.Generator]) -> None:
         """Uniform noise on positions, normal noise on velocities."""
@@ -49,7 +49,7 @@ class InvertedDoublePendulumRules(TaskRules):
         state[:, 1:3] = np.sin(angles)
         state[:, 3:5] = np.cos(angles)
         state[:, 5:8] = np.clip(self.sims.qvel, -_SHOWN, _SHOWN)
-        state[:, 8:] = np.clip(self._constraint_force, -_SHOWN, _SHOWN)
+        state[:, 8] = np.clip(self._constraint_force, -_SHOWN, _SHOWN)
 
 
 TASK = BatchedTask(
