@@ -56,6 +56,9 @@ class BatchedCell:
         self._elapsed = np.zeros(count, np.int64)
         self._live = np.zeros(count, np.bool_)
         """Slots that are within an episode; the others are not stepped."""
+        self._all_live = False
+        self._before_limit = 0
+        """Steps that can be made before an episode may reach its limit, at least."""
 
     def reset(self, seeds: Sequence[int]) -> Observation:
         """Begin a new episode in every slot; returns name to [n, *shape]."""
@@ -79,7 +82,6 @@ class BatchedCell:
         """Step every slot within an episode (or `slots`) once, and go on where one ends."""
         part = self.advance(actions, self._chosen(slots))
         observation = self.observe(None)
-        ended = part.terminated | part.truncated
         result = StepResult(
             observation,
             part.reward,
@@ -89,8 +91,9 @@ class BatchedCell:
             None,
             part.success,
         )
-        if np.count_nonzero(ended):
-            result.finished = np.flatnonzero(ended)
+        if not self._all_live:
+            result.finished = np.flatnonzero(part.terminated | part.truncated)
+        if result.finished.size:
             result.final_observation = {
                 name: rows[result.finished] for name, rows in observation.items()
             }
@@ -127,8 +130,7 @@ class BatchedCell:
         else:
             self._elapsed[slots] += 1
             _keep_only(slots, outcome)
-        outcome.truncated |= self._due(slots)
-        self._live &= ~(outcome.terminated | outcome.truncated)
+        self._note_ends(outcome)
         return outcome
 
     def observe(self, slots: Slots | None) -> Observation:
@@ -153,6 +155,7 @@ class BatchedCell:
         self.sims.restore({k: v for k, v in state.items() if not k.startswith("episode/")})
         self._elapsed[...] = state["episode/elapsed"]
         self._live[...] = state["episode/live"]
+        self._all_live, self._before_limit = bool(self._live.all()), 0
         self.rules.after_restore()
         return self.observe(None)
 
@@ -176,12 +179,13 @@ class BatchedCell:
         batch.forward(ids)
         self.sims.refresh(slots)
         self._elapsed[slots], self._live[slots] = 0, True
+        self._all_live = bool(self._live.all())
         rules.after_start(slots)
 
     def _chosen(self, slots: Slots | None) -> Slots | None:
         """The slots to step, None for all; only those within an episode can be."""
         if slots is None:
-            if self._live.all():
+            if self._all_live:
                 return None
             chosen = np.flatnonzero(self._live)
             if not chosen.size:
@@ -193,11 +197,20 @@ class BatchedCell:
             raise ValueError(f"{self._name}: slots {idle} are not within an episode")
         return None if chosen.size == self.slots else chosen
 
-    def _due(self, slots: Slots | None) -> npt.NDArray[np.bool_]:
-        due = self._elapsed >= self._limit
-        if slots is not None:
-            due &= _mask(slots, self.slots)
-        return due
+    def _note_ends(self, outcome: Substep) -> None:
+        """Truncate episodes at the time limit, and take slots whose episodes ended out of `_live`.
+
+        Most steps end none: a count of the steps left spares them the comparison.
+        """
+        self._before_limit -= 1
+        if self._before_limit <= 0:
+            outcome.truncated |= self._live & (self._elapsed >= self._limit)
+        ended = np.count_nonzero(outcome.terminated) or np.count_nonzero(outcome.truncated)
+        if ended:
+            self._live &= ~(outcome.terminated | outcome.truncated)
+            self._all_live = False
+        if self._before_limit <= 0:
+            self._before_limit = self._limit - int(self._elapsed.max(where=self._live, initial=0))
 
 
 def _keep_only(slots: Slots, outcome: Substep) -> None:

@@ -39,7 +39,7 @@ ANSWER_LIMIT_S = 300.0
 
 
 class Ours:
-    """A cell of all slots."""
+    """A cell of all slots, as a run's render worker makes it."""
 
     def __init__(self, env: str) -> None:
         from rlinf_async.envs.registry import make_cell
@@ -47,6 +47,14 @@ class Ours:
         self.cell: Any = make_cell(env, COUNT)
         self.cell.reset(range(COUNT))
         self._seed = COUNT
+
+    def states(self) -> np.ndarray:
+        """The integration states of all simulations, live."""
+        cell = self.cell
+        while hasattr(cell, "inner"):
+            cell = cell.inner
+        states: np.ndarray = cell.sims.batch.state
+        return states
 
     def step(self, actions: np.ndarray) -> float:
         """CPU seconds of one step for each of `actions` [steps, n, A]."""
@@ -71,7 +79,7 @@ class Bare:
         # Made by the task, so that settings and bound fields are the task's own.
         self._batch = BatchedCell(task, COUNT).sims.batch
         self._control, self._frame_skip = self._batch.bind("ctrl"), task.frame_skip
-        self._model_states = ours.cell.sims.batch.state
+        self._model_states = ours.states()
 
     def follow(self) -> None:
         """Take over the present states of our environments."""
