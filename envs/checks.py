@@ -5,27 +5,16 @@ Costs a few microseconds for each observation and step; `EnvRequest.checks` turn
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlinf_async.envs.contract import (
-    CellEnvs,
-    ChunkResult,
-    EnvMismatch,
-    NextSeed,
-    Observation,
-    State,
-    StepResult,
-)
-from rlinf_async.execution.spaces import ArraySpec
+from rlinf_async.envs.contract import EnvMismatch, Observation
 
 # axes: n slots of the cell, m slots looked at
 Slots = npt.NDArray[np.intp]
 Limits = tuple[npt.NDArray[Any], npt.NDArray[Any]]
-Result = TypeVar("Result", StepResult, ChunkResult)
 
 _SUM_OF_SQUARES = 65_536
 """Floats from which one pass of BLAS is quicker than `isfinite`, which writes a mask."""
@@ -87,65 +76,6 @@ class ValueChecks:
         return EnvMismatch(
             self._name, slot=self._first_slot + slot, key=key, expected=expected, got=got
         )
-
-
-class CheckedCell:
-    """A cell whose observations and rewards are checked on their way out."""
-
-    def __init__(self, cell: CellEnvs, *, name: str, first_slot: int) -> None:
-        self.inner, self.slots = cell, cell.slots
-        self.spaces, self.time_limit = cell.spaces, cell.time_limit
-        limits = {spec.name: _declared(spec) for spec in cell.spaces.observation if spec.counts}
-        self._checks = ValueChecks(name, first_slot, limits)
-        self._all = np.arange(cell.slots)
-
-    def reset(self, seeds: Sequence[int]) -> Observation:
-        """As in `CellEnvs`."""
-        return self._checked(self.inner.reset(seeds), self._all)
-
-    def begin(self, slots: Slots, seeds: Sequence[int]) -> Observation:
-        """As in `CellEnvs`."""
-        return self._checked(self.inner.begin(slots, seeds), np.asarray(slots, np.intp))
-
-    def step(
-        self, actions: npt.NDArray[Any], next_seed: NextSeed, *, slots: Slots | None = None
-    ) -> StepResult:
-        """As in `CellEnvs`."""
-        return self._result(self.inner.step(actions, next_seed, slots=slots))
-
-    def chunk_step(
-        self, actions: npt.NDArray[Any], next_seed: NextSeed, *, slots: Slots | None = None
-    ) -> ChunkResult:
-        """As in `CellEnvs`."""
-        return self._result(self.inner.chunk_step(actions, next_seed, slots=slots))
-
-    def save_state(self) -> State:
-        """As in `CellEnvs`."""
-        return self.inner.save_state()
-
-    def restore_state(self, state: State) -> Observation:
-        """As in `CellEnvs`."""
-        return self.inner.restore_state(state)
-
-    def close(self) -> None:
-        """As in `CellEnvs`."""
-        self.inner.close()
-
-    def _result(self, result: Result) -> Result:
-        self._checks.rewards(result.reward)
-        if result.final_observation is not None:
-            self._checks.observations(result.final_observation, result.finished)
-        self._checks.observations(result.observation, self._all)
-        return result
-
-    def _checked(self, rows: Observation, slots: Slots) -> Observation:
-        self._checks.observations(rows, slots)
-        return rows
-
-
-def _declared(spec: ArraySpec) -> Limits:
-    low = np.array(spec.starts or (0,) * len(spec.counts)).reshape(spec.shape)
-    return low, low + np.array(spec.counts).reshape(spec.shape) - 1
 
 
 def all_finite(values: npt.NDArray[Any]) -> bool:

@@ -274,8 +274,8 @@ def success_of(info: Any) -> bool | None:
     """What an info says of success; None where it says nothing."""
     for key in _SUCCESS_KEYS:
         value = info.get(key) if isinstance(info, dict) else None
-        if isinstance(value, bool | int | float | np.generic) or (
-            isinstance(value, np.ndarray) and value.size == 1
-        ):
-            return bool(value)
+        if isinstance(value, bool | int | float | np.generic | np.ndarray):
+            array = np.asarray(value)
+            if array.size == 1 and array.dtype.kind in "biuf":
+                return bool(array.item() > 0)
     return None

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.envs.batched import BatchedCell
-from rlinf_async.envs.checks import CheckedCell
 from rlinf_async.envs.contract import CellEnvs
+from rlinf_async.envs.guarded import GuardedCell
 from rlinf_async.envs.mujoco_log import log_to_stderr_only
 from rlinf_async.envs.request import EnvName, EnvRequest
 from rlinf_async.envs.rules import BatchedTask
@@ -57,9 +57,10 @@ def make_cell(
         for each in wrappers:
             if not isinstance(each, GymnasiumWrapper):
                 cell = each.around(cell)
-        if request.checks and _path(cell) == "batched":
-            # The others look for themselves, at what their environments return.
-            cell = CheckedCell(cell, name=_name_of(request), first_slot=first_slot)
+        if _path(cell) == "batched":
+            # The others look after each environment by itself.
+            name = _name_of(request)
+            cell = GuardedCell(cell, name=name, first_slot=first_slot, checks=request.checks)
     except BaseException:
         cell.close()
         raise

@@ -69,7 +69,7 @@ class VectorCell:
         self.slots, self._name = count, name
         who = f"environment {name!r}"
         with working() as line:
-            line.note(BUILD)
+            line.note(BUILD, first_slot, 0, count)
             self._env = made(lambda: factory(num_envs=count), who)
         try:
             self._mode = _autoreset_mode(self._env, count, who)

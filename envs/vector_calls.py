@@ -49,7 +49,7 @@ class VectorCalls:
         options = {} if mask is None else {"options": {"reset_mask": mask.copy()}}
         self._seed_spaces(seeds)
         with working() as line:
-            line.note(RESET)
+            line.note(RESET, self._first_slot, 0, self._slots)
             try:
                 answer = self._env.reset(seed=seeds, **options)
             except Exception as error:
@@ -62,7 +62,7 @@ class VectorCalls:
     def step(self, actions: Any, lengths: npt.NDArray[np.int64]) -> VectorAnswer:
         """Step all slots, whose episodes have `lengths` [n] so far."""
         with working() as line:
-            line.note(STEP, step=int(lengths.max()))
+            line.note(STEP, self._first_slot, int(lengths.max()), self._slots)
             try:
                 answer = self._env.step(actions)
             except Exception as error:

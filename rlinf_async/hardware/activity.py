@@ -20,11 +20,10 @@ from time import perf_counter_ns
 BOARD_VARIABLE = "RLINF_ACTIVITY_FD"
 BOARD_BYTES = 4096
 
-_LINE = struct.Struct("<qqqqqqq")
-"""began_ns, kind, slot, step, notes so far, slowest step in ns, slowest reset in ns."""
+_LINE = struct.Struct("<qqqqqqqq")
+"""began_ns, kind, slot, step, slots, notes so far, slowest step in ns, slowest reset in ns."""
 _LINES = BOARD_BYTES // _LINE.size
 RESTING, STEP, RESET, BUILD = range(4)
-ALL_SLOTS = -1
 _WORDS = {STEP: "step", RESET: "reset", BUILD: "building"}
 
 
@@ -34,18 +33,23 @@ class Doing:
 
     kind: int
     slot: int
-    """Numbered in the whole run; ALL_SLOTS for environments that are stepped together."""
+    """Numbered in the whole run; the first of those that are stepped together."""
     step: int
-    """Of the slot's episode, from 0."""
+    """Of the slot's episode, from 0; the latest of those that are stepped together."""
+    slots: int
+    """How many are stepped together."""
     began_ns: int
     notes: int
     """Notes of the thread so far: two readings with the same number saw the same work."""
 
     def __str__(self) -> str:
-        who = "all slots" if self.slot == ALL_SLOTS else f"slot {self.slot}"
+        if self.slots > 1:
+            who = f"slots {self.slot} to {self.slot + self.slots - 1} together"
+            at = f", at step {self.step} of the longest episode" if self.kind == STEP else ""
+            return f"{_WORDS[self.kind]} of {who}{at}"
         if self.kind == STEP:
-            return f"step {self.step} of the episode of {who}"
-        return f"{_WORDS[self.kind]} of {who}"
+            return f"step {self.step} of the episode of slot {self.slot}"
+        return f"{_WORDS[self.kind]} of slot {self.slot}"
 
 
 class Line:
@@ -58,7 +62,7 @@ class Line:
         self._kind, self._began_ns, self._notes = RESTING, 0, 0
         self._slowest_ns = {STEP: 0, RESET: 0, BUILD: 0, RESTING: 0}
 
-    def note(self, kind: int, slot: int = ALL_SLOTS, step: int = 0) -> None:
+    def note(self, kind: int, slot: int = 0, step: int = 0, slots: int = 1) -> None:
         """`kind` of work begins now; what was noted before has ended."""
         now_ns, slowest_ns = perf_counter_ns(), self._slowest_ns
         if (took_ns := now_ns - self._began_ns) > slowest_ns[self._kind] and self._kind != RESTING:
@@ -72,6 +76,7 @@ class Line:
             kind,
             slot,
             step,
+            slots,
             self._notes,
             slowest_ns[STEP],
             slowest_ns[RESET],
@@ -105,8 +110,8 @@ class Board:
         """What every thread that is at work does, the one that began first at the front."""
         lines = _LINE.iter_unpack(bytes(self._memory[: _LINES * _LINE.size]))
         busy = [
-            Doing(kind, slot, step, began_ns, notes)
-            for began_ns, kind, slot, step, notes, *_ in lines
+            Doing(kind, slot, step, slots, began_ns, notes)
+            for began_ns, kind, slot, step, slots, notes, *_ in lines
             if kind in _WORDS
         ]
         return sorted(busy, key=lambda each: each.began_ns)
@@ -119,7 +124,7 @@ class Board:
 
     def slowest_s(self, kind: int) -> float:
         """Seconds of the slowest step or reset that has ended; 0 before the first."""
-        column = {STEP: 5, RESET: 6}.get(kind)
+        column = {STEP: 6, RESET: 7}.get(kind)
         if column is None:
             return 0.0
         lines = _LINE.iter_unpack(bytes(self._memory[: _LINES * _LINE.size]))

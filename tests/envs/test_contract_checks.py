@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 from rlinf_async.envs.batched import BatchedCell
-from rlinf_async.envs.checks import CheckedCell, ValueChecks, all_finite
+from rlinf_async.envs.checks import ValueChecks, all_finite
 from rlinf_async.envs.contract import EnvMismatch
+from rlinf_async.envs.guarded import GuardedCell
 from rlinf_async.envs.registry import make_cell
 from rlinf_async.envs.request import EnvRequest
 from rlinf_async.envs.rules import BatchedTask
 from rlinf_async.envs.tasks.hopper import TASK, HopperRules
 from rlinf_async.errors import BadInput
 from rlinf_async.execution import references
+from rlinf_async.hardware import activity
 
 SLOTS = 3
 
@@ -35,6 +37,9 @@ class FaultyHopper(HopperRules):
         self.steps += 1
         if self.steps == 3 and self.faulty == "reward":
             outcome.reward[1] = np.nan
+        if self.steps == 3 and self.faulty == "itself":
+            self.seen = [str(each) for each in activity.current().doing()]
+            raise LookupError("lost its way")
 
     def observe(self, out: Any, slots: Any) -> None:
         super().observe(out, slots)
@@ -46,7 +51,12 @@ class FarHopper(FaultyHopper):
     faulty = "observation"
 
 
+class LostHopper(FaultyHopper):
+    faulty = "itself"
+
+
 FAULTY = {
+    "itself": replace(TASK, name="Faulty", rules=LostHopper),
     "reward": replace(TASK, name="Faulty", rules=FaultyHopper),
     "observation": replace(TASK, name="Faulty", rules=FarHopper),
 }
@@ -79,25 +89,53 @@ def test_batched_tasks_are_checked_with_key_and_slot(where, message) -> None:
         chunk.chunk_step(np.stack([actions] * 3, axis=1), id)
 
 
+def test_an_error_in_a_batch_names_its_slots_and_how_far_they_were() -> None:
+    actions, cell = np.zeros((SLOTS, 3), np.float32), cell_of(FAULTY["itself"])
+    for _ in range(2):
+        cell.step(actions, id)
+    with pytest.raises(LookupError, match="lost its way") as it:
+        cell.step(actions, id)
+    where = "slots 10 to 12, at step 2 of the longest episode"
+    assert it.value.__notes__ == [f"raised by step of Faulty, {where}"]
+    together = "step of slots 10 to 12 together, at step 2 of the longest episode"
+    assert cell.inner.rules.seen == [together]
+    assert activity.current().doing() == []
+
+
+def test_retired_slots_do_not_count_for_the_longest_episode() -> None:
+    described = references.describe(replace(TASK, name="Short", time_limit=2), where="test")
+    cell = make_cell(EnvRequest(env=described).to_json(), 2)
+    cell.reset([1, 2])
+    actions = np.zeros((2, 3), np.float32)
+    for _ in range(2):
+        cell.step(actions, lambda slot: 7 if slot else None)
+    cell.step(actions, id)
+    assert cell._length.tolist() == [0, 1]
+    cell.chunk_step(np.stack([actions] * 2, axis=1), lambda slot: 8)
+    assert cell._length.tolist() == [0, 0]
+    cell.begin(np.array([0]), [9])
+    cell.step(actions, id, slots=np.array([0]))
+    assert cell._length.tolist() == [1, 0]
+
+
 def test_checks_can_be_switched_off() -> None:
     cell = cell_of(FAULTY["reward"], checks=False)
-    assert isinstance(cell, BatchedCell)
     rewards = [cell.step(np.zeros((SLOTS, 3), np.float32), id).reward for _ in range(3)]
     assert np.isnan(rewards[2]).tolist() == [False, True, False]
 
 
-def test_a_checked_cell_returns_what_the_cell_inside_returns() -> None:
-    checked, plain = make_cell("Hopper-v5", 2), BatchedCell(TASK, 2)
-    assert isinstance(checked, CheckedCell)
-    for cell in (checked, plain):
+def test_a_guarded_cell_returns_what_the_cell_inside_returns() -> None:
+    guarded, plain = make_cell("Hopper-v5", 2), BatchedCell(TASK, 2)
+    assert isinstance(guarded, GuardedCell)
+    for cell in (guarded, plain):
         cell.reset([1, 2])
-    state = checked.save_state()
+    state = guarded.save_state()
     actions = np.random.default_rng(0).uniform(-1, 1, (40, 2, 3)).astype(np.float32)
     for action in actions:
-        ours, theirs = (cell.step(action, lambda slot: 5) for cell in (checked, plain))
+        ours, theirs = (cell.step(action, lambda slot: 5) for cell in (guarded, plain))
         np.testing.assert_array_equal(ours.observation["state"], theirs.observation["state"])
         np.testing.assert_array_equal(ours.reward, theirs.reward)
-    np.testing.assert_array_equal(checked.restore_state(state)["state"], state_of(plain))
+    np.testing.assert_array_equal(guarded.restore_state(state)["state"], state_of(plain))
 
 
 def state_of(cell: Any) -> Any:

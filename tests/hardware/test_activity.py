@@ -43,8 +43,9 @@ def test_a_note_says_what_whose_and_when():
     line.note(STEP, 3, 17)
     assert str(one.doing()[0]) == "step 17 of the episode of slot 3"
     assert before_s <= one.last_note_s() <= time.perf_counter()
-    line.note(STEP, step=2)
-    assert str(one.doing()[0]) == "step 2 of the episode of all slots"
+    line.note(STEP, 16, 2, 4)
+    together = "step of slots 16 to 19 together, at step 2 of the longest episode"
+    assert str(one.doing()[0]) == together
     line.note(BUILD, 4)
     assert str(one.doing()[0]) == "building of slot 4"
     line.rest()
@@ -80,7 +81,7 @@ def test_each_thread_has_a_line_and_more_threads_than_lines_do_no_harm():
     for thread in threads:
         thread.join()
     slots = [doing.slot for doing in one.doing()]
-    assert len(slots) == len(set(slots)) == BOARD_BYTES // 56
+    assert len(slots) == len(set(slots)) == BOARD_BYTES // 64
 
 
 def test_the_block_is_at_rest_after_an_error_too(monkeypatch):

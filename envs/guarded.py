@@ -1,0 +1,136 @@
+"""A cell that is stepped as a whole, with its present work on the board and its values checked."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rlinf_async.envs.checks import Limits, ValueChecks
+from rlinf_async.envs.contract import (
+    CellEnvs,
+    ChunkResult,
+    NextSeed,
+    Observation,
+    State,
+    StepResult,
+)
+from rlinf_async.execution.spaces import ArraySpec
+from rlinf_async.hardware.activity import RESET, STEP, working
+
+# axes: n slots of the cell, C sub-steps of a chunk, A action
+Slots = npt.NDArray[np.intp]
+Result = TypeVar("Result", StepResult, ChunkResult)
+
+
+class GuardedCell:
+    """Hands everything through; whatever goes wrong in the cell inside is named with its slots.
+
+    `checks` looks for NaN, infinities and integers out of their range in all that comes out.
+    """
+
+    def __init__(self, cell: CellEnvs, *, name: str, first_slot: int, checks: bool) -> None:
+        self.inner, self.slots = cell, cell.slots
+        self.spaces, self.time_limit = cell.spaces, cell.time_limit
+        self._name, self._first_slot = name, first_slot
+        limits = {spec.name: _declared(spec) for spec in cell.spaces.observation if spec.counts}
+        self._checks = ValueChecks(name, first_slot, limits) if checks else None
+        self._all = np.arange(cell.slots)
+        self._length = np.zeros(cell.slots, np.int64)
+        self._live = np.ones(cell.slots, np.bool_)
+
+    def reset(self, seeds: Sequence[int]) -> Observation:
+        """As in `CellEnvs`."""
+        with self._at_work(RESET):
+            rows = self.inner.reset(seeds)
+        return self._begun(rows, self._all)
+
+    def begin(self, slots: Slots, seeds: Sequence[int]) -> Observation:
+        """As in `CellEnvs`."""
+        with self._at_work(RESET):
+            rows = self.inner.begin(slots, seeds)
+        return self._begun(rows, np.asarray(slots, np.intp))
+
+    def step(
+        self, actions: npt.NDArray[Any], next_seed: NextSeed, *, slots: Slots | None = None
+    ) -> StepResult:
+        """As in `CellEnvs`."""
+        with self._at_work(STEP):
+            result = self.inner.step(actions, self._noting(next_seed), slots=slots)
+        if slots is None:
+            self._length += self._live
+        else:
+            self._length[slots] += 1
+        return self._stepped(result)
+
+    def chunk_step(
+        self, actions: npt.NDArray[Any], next_seed: NextSeed, *, slots: Slots | None = None
+    ) -> ChunkResult:
+        """As in `CellEnvs`."""
+        with self._at_work(STEP):
+            result = self.inner.chunk_step(actions, self._noting(next_seed), slots=slots)
+        self._length += result.executed
+        return self._stepped(result)
+
+    def save_state(self) -> State:
+        """As in `CellEnvs`."""
+        own = {"guarded/length": self._length.copy(), "guarded/live": self._live.copy()}
+        return self.inner.save_state() | own
+
+    def restore_state(self, state: State) -> Observation:
+        """As in `CellEnvs`."""
+        self._length[...], self._live[...] = state["guarded/length"], state["guarded/live"]
+        return self.inner.restore_state(
+            {name: values for name, values in state.items() if not name.startswith("guarded/")}
+        )
+
+    def close(self) -> None:
+        """As in `CellEnvs`."""
+        self.inner.close()
+
+    @contextlib.contextmanager
+    def _at_work(self, kind: int) -> Iterator[None]:
+        longest = int(self._length.max())
+        with working() as line:
+            line.note(kind, self._first_slot, longest, self.slots)
+            try:
+                yield
+            except Exception as error:
+                what = "step" if kind == STEP else "reset"
+                last = self._first_slot + self.slots - 1
+                error.add_note(
+                    f"raised by {what} of {self._name}, slots {self._first_slot} to {last}, "
+                    f"at step {longest} of the longest episode"
+                )
+                raise
+
+    def _noting(self, next_seed: NextSeed) -> NextSeed:
+        def ask(slot: int) -> int | None:
+            seed = next_seed(slot)
+            self._live[slot] = seed is not None
+            return seed
+
+        return ask
+
+    def _begun(self, rows: Observation, slots: Slots) -> Observation:
+        self._length[slots], self._live[slots] = 0, True
+        if self._checks is not None:
+            self._checks.observations(rows, slots)
+        return rows
+
+    def _stepped(self, result: Result) -> Result:
+        self._length[result.finished] = 0
+        if self._checks is not None:
+            self._checks.rewards(result.reward)
+            if result.final_observation is not None:
+                self._checks.observations(result.final_observation, result.finished)
+            self._checks.observations(result.observation, self._all)
+        return result
+
+
+def _declared(spec: ArraySpec) -> Limits:
+    low = np.array(spec.starts or (0,) * len(spec.counts)).reshape(spec.shape)
+    return low, low + np.array(spec.counts).reshape(spec.shape) - 1
