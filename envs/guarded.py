@@ -29,15 +29,15 @@ Result = TypeVar("Result", StepResult, ChunkResult)
 class GuardedCell:
     """Hands everything through; whatever goes wrong in the cell inside is named with its slots.
 
-    `checks` looks for NaN, infinities and integers out of their range in all that comes out.
+    NaN, infinities and integers out of their range are looked for in all that comes out.
     """
 
-    def __init__(self, cell: CellEnvs, *, name: str, first_slot: int, checks: bool) -> None:
+    def __init__(self, cell: CellEnvs, *, name: str, first_slot: int) -> None:
         self.inner, self.slots = cell, cell.slots
         self.spaces, self.time_limit = cell.spaces, cell.time_limit
         self._name, self._first_slot = name, first_slot
         limits = {spec.name: _declared(spec) for spec in cell.spaces.observation if spec.counts}
-        self._checks = ValueChecks(name, first_slot, limits) if checks else None
+        self._checks = ValueChecks(name, first_slot, limits)
         self._all = np.arange(cell.slots)
         self._length = np.zeros(cell.slots, np.int64)
         self._live = np.ones(cell.slots, np.bool_)
@@ -117,17 +117,15 @@ class GuardedCell:
 
     def _begun(self, rows: Observation, slots: Slots) -> Observation:
         self._length[slots], self._live[slots] = 0, True
-        if self._checks is not None:
-            self._checks.observations(rows, slots)
+        self._checks.observations(rows, slots)
         return rows
 
     def _stepped(self, result: Result) -> Result:
         self._length[result.finished] = 0
-        if self._checks is not None:
-            self._checks.rewards(result.reward)
-            if result.final_observation is not None:
-                self._checks.observations(result.final_observation, result.finished)
-            self._checks.observations(result.observation, self._all)
+        self._checks.rewards(result.reward)
+        if result.final_observation is not None:
+            self._checks.observations(result.final_observation, result.finished)
+        self._checks.observations(result.observation, self._all)
         return result
 
 

@@ -57,10 +57,9 @@ def make_cell(
         for each in wrappers:
             if not isinstance(each, GymnasiumWrapper):
                 cell = each.around(cell)
-        if _path(cell) == "batched":
+        if request.checks and _path(cell) == "batched":
             # The others look after each environment by itself.
-            name = _name_of(request)
-            cell = GuardedCell(cell, name=name, first_slot=first_slot, checks=request.checks)
+            cell = GuardedCell(cell, name=_name_of(request), first_slot=first_slot)
     except BaseException:
         cell.close()
         raise

@@ -120,6 +120,7 @@ def test_retired_slots_do_not_count_for_the_longest_episode() -> None:
 
 def test_checks_can_be_switched_off() -> None:
     cell = cell_of(FAULTY["reward"], checks=False)
+    assert isinstance(cell, BatchedCell)
     rewards = [cell.step(np.zeros((SLOTS, 3), np.float32), id).reward for _ in range(3)]
     assert np.isnan(rewards[2]).tolist() == [False, True, False]
 
