@@ -107,6 +107,8 @@ class EvaluateWorker(Worker):
     def close(self) -> None:
         """Drop what is under way and close the environments."""
         self._drop()
+        if self._camera is not None:
+            self._camera.close()
         self._envs.close()
 
     def _drop(self) -> None:

@@ -46,13 +46,13 @@ def in_order(episodes):
 
 
 def test_the_success_rate_is_unbiased_with_any_number_of_slots():
-    found = {slots: scored(LuckyEnv, slots, range(64)) for slots in (1, 4, 64)}
+    found = {slots: scored(LuckyEnv, slots, range(40)) for slots in (1, 4, 64)}
     assert in_order(found[1]) == in_order(found[4]) == in_order(found[64])
     successes = [episode["success_once"] for episode in found[64]]
-    assert 0.35 < np.mean(successes) < 0.65
+    assert 0.3 < np.mean(successes) < 0.7
     assert {episode["length"] for episode in found[64]} == {10, 500}
     # What "the first to finish" would have said: successes are the short ones.
-    assert np.mean(successes[:20]) == 1.0
+    assert np.mean(successes[:12]) == 1.0
 
 
 @pytest.mark.parametrize("sampled", [False, True])
