@@ -23,6 +23,7 @@ import orjson
 from numpy.typing import NDArray
 
 from rlinf_async.errors import BadInput
+from rlinf_async.execution.tensor_file import read_tensors
 
 MARKER = "COMPLETE"
 TENSORS = ("weights", "statistics", "optimizer")
@@ -86,7 +87,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """Read a checkpoint; BadInput says what is missing, of the wrong size or unreadable."""
     _check_complete(folder)
     try:
-        tensors = {name: _load_tensors(folder / f"{name}.safetensors") for name in TENSORS}
+        tensors = {name: read_tensors(folder / f"{name}.safetensors") for name in TENSORS}
         documents = {
             name: orjson.loads((folder / f"{name}.json").read_bytes()) for name in DOCUMENTS
         }
@@ -191,18 +192,6 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _load_tensors(path: Path) -> dict[str, NDArray[Any]]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    try:
-        loaded: dict[str, NDArray[Any]] = load(path.read_bytes())
-    except SafetensorError as cause:
-        raise ValueError(f"{path.name}: {cause}") from cause
-    # Those are read-only views of the file's bytes; the reader gets arrays of its own.
-    return {name: np.array(array) for name, array in loaded.items()}
 
 
 def _check_target(folder: Path) -> None:
