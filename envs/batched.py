@@ -45,6 +45,10 @@ class BatchedCell:
             persistent=task.persistent,
             listed_contacts=task.listed_contacts,
         )
+        self._elapsed = self.sims.keep("cell/elapsed", dtype=np.int64)
+        """Steps of each episode."""
+        self._live = self.sims.keep("cell/live", dtype=np.bool_)
+        """Slots that are within an episode; the others are not stepped."""
         self.rules = task.rules(self.sims)
         self.spaces = Spaces(
             observation=tuple(_with_dtype(spec, dtype) for spec in self.rules.observation),
@@ -53,9 +57,6 @@ class BatchedCell:
         self._decode = ActionDecoder(self.spaces.action, count)
         self._reset_stage, self._step_stage = _stages(fresh=task.fresh)
         self._limit = _NEVER if task.time_limit is None else task.time_limit
-        self._elapsed = np.zeros(count, np.int64)
-        self._live = np.zeros(count, np.bool_)
-        """Slots that are within an episode; the others are not stepped."""
         self._all_live = False
         self._before_limit = 0
         """Steps that can be made before an episode may reach its limit, at least."""
@@ -145,16 +146,13 @@ class BatchedCell:
     def save_state(self) -> State:
         """The state of all slots, by copy: integration states, derived fields, the task's memory.
 
-        Names begin with `physics`, `derived/`, `kept/`, `model/` (varied fields) and `episode/`.
+        Names are `physics` or begin with `derived/`, `kept/` or `model/` (varied fields).
         """
-        episode = {"episode/elapsed": self._elapsed.copy(), "episode/live": self._live.copy()}
-        return self.sims.saved() | episode
+        return self.sims.saved()
 
     def restore_state(self, state: State) -> Observation:
         """Go on bit-identically from a saved state, rewards included; the observations [n, ...]."""
-        self.sims.restore({k: v for k, v in state.items() if not k.startswith("episode/")})
-        self._elapsed[...] = state["episode/elapsed"]
-        self._live[...] = state["episode/live"]
+        self.sims.restore(state)
         self._all_live, self._before_limit = bool(self._live.all()), 0
         self.rules.after_restore()
         return self.observe(None)

@@ -114,14 +114,13 @@ class Sims:
         return arrays
 
     def restore(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over what `saved` gave, of a cell of the same task and size."""
-        for name, values in arrays.items():
-            if name.startswith("model/"):
-                _write(name, values, self.batch.expand(name.removeprefix("model/")))
-        for name, target in {"physics": self.batch.state, **self._kept}.items():
-            if name not in arrays:
-                raise ValueError(f"saved state: {name!r} is missing; is it of another task?")
-            _write(name, arrays[name], target)
+        """Take over what `saved` gave, of a cell of the same task and size, or ValueError."""
+        targets = {"physics": self.batch.state, **self._kept}
+        varied = [name for name in arrays if name.startswith("model/")]
+        targets |= {name: self.batch.expand(name.removeprefix("model/")) for name in varied}
+        _compare(arrays, targets)
+        for name, target in targets.items():
+            target[...] = arrays[name]
 
     def _varied(self) -> list[tuple[str, npt.NDArray[Any]]]:
         from mujoco.batch import MODEL_FIELDS
@@ -130,12 +129,16 @@ class Sims:
         return [(name, values) for name, values in found if values is not None]
 
 
-def _write(name: str, values: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
-    if values.shape != target.shape:
-        raise ValueError(
-            f"saved state: {name!r}: expected shape {target.shape}, got {values.shape}"
-        )
-    target[...] = values
+def _compare(
+    arrays: Mapping[str, npt.NDArray[Any]], targets: Mapping[str, npt.NDArray[Any]]
+) -> None:
+    for name, target in targets.items():
+        if name not in arrays:
+            raise ValueError(f"saved state: {name!r} is missing; is it of another task?")
+        if (shape := arrays[name].shape) != target.shape:
+            raise ValueError(f"saved state: {name!r}: expected shape {target.shape}, got {shape}")
+    if extra := set(arrays) - set(targets):
+        raise ValueError(f"saved state: {sorted(extra)} are not of this task")
 
 
 def open_sims(

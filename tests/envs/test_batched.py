@@ -18,9 +18,9 @@ from rlinf_async.envs.tasks.hopper import HopperRules
 from rlinf_async.errors import BadInput
 from rlinf_async.execution import references
 
-SLOTS = 3
+SLOTS = 2
 # The seeds are those of slots in episodes; long ones as `episode_seed` gives.
-FIRST_SEEDS = [2**63 + 5, 7, 0]
+FIRST_SEEDS = [2**63 + 5, 7]
 
 
 class Reference:
@@ -78,17 +78,17 @@ def compare(
 @pytest.mark.parametrize(
     ("reference", "steps", "scale", "ends"),
     [
-        ("Ant-v5", 1100, 1.0, (5, 0)),
-        ("HalfCheetah-v5", 2005, 1.0, (0, 6)),
-        ("Hopper-v5", 1100, 0.3, (20, 0)),
-        ("Humanoid-v5", 1050, 1.0, (50, 0)),
-        ("HumanoidStandup-v5", 1050, 1.0, (0, 3)),
-        ("InvertedDoublePendulum-v5", 1100, 0.2, (50, 0)),
-        ("InvertedPendulum-v5", 1100, 0.2, (50, 0)),
-        ("Pusher-v5", 1050, 1.0, (0, 30)),
-        ("Reacher-v5", 1050, 1.0, (0, 63)),
-        ("Swimmer-v5", 2005, 1.0, (0, 6)),
-        ("Walker2d-v5", 1100, 0.5, (20, 0)),
+        ("Ant-v5", 1100, 1.0, (3, 0)),
+        ("HalfCheetah-v5", 2005, 1.0, (0, 4)),
+        ("Hopper-v5", 1100, 0.3, (13, 0)),
+        ("Humanoid-v5", 1050, 1.0, (33, 0)),
+        ("HumanoidStandup-v5", 1050, 1.0, (0, 2)),
+        ("InvertedDoublePendulum-v5", 1100, 0.2, (33, 0)),
+        ("InvertedPendulum-v5", 1100, 0.2, (33, 0)),
+        ("Pusher-v5", 1050, 1.0, (0, 20)),
+        ("Reacher-v5", 1050, 1.0, (0, 42)),
+        ("Swimmer-v5", 2005, 1.0, (0, 4)),
+        ("Walker2d-v5", 1100, 0.5, (13, 0)),
     ],
     indirect=["reference"],
 )
@@ -116,7 +116,7 @@ def test_contact_forces_stay_identical_across_the_time_limit(reference) -> None:
 @pytest.mark.parametrize("reference", ["Hopper-v5"], indirect=True)
 def test_all_slots_begin_again_when_the_whole_cell_is_reset(reference) -> None:
     cell = BatchedCell(batched_task("Hopper-v5"), SLOTS, dtype="float64")
-    cell.reset([1, 2, 3])
+    cell.reset([1, 2])
     for _ in range(10):
         cell.step(np.ones((SLOTS, 3), np.float32), lambda slot: slot)
     np.testing.assert_array_equal(cell.reset(FIRST_SEEDS)["state"], reference.starts)
