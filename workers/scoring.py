@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from rlinf_async.envs.contract import CellEnvs, ChunkResult, Observation, StepResult
 from rlinf_async.envs.seeding import episode_seed
+from rlinf_async.execution.spaces import Spaces
 from rlinf_async.models.loading import LoadedPolicy
 from rlinf_async.workers.episodes import EpisodeSums
 
@@ -83,6 +84,24 @@ class Watcher(Protocol):
         ...
 
 
+class Policies(Protocol):
+    """Whatever acts for the slots of a cell: a trained policy, or an expert."""
+
+    spaces: Spaces
+
+    def begin(self, slot: int, noise: np.random.Generator) -> None:
+        """An episode begins in `slot`; its noise comes from `noise`."""
+        ...
+
+    def choose(self, observation: Observation, slots: Sequence[int]) -> Array:
+        """Stored actions [n, *A] of `slots` for observations [n, *shape]; any for all others."""
+        ...
+
+    def stretch(self, actions: Array) -> Array:
+        """Stored actions [n, *A] as the cell takes them."""
+        ...
+
+
 class SlotPolicies:
     """A policy that acts for one slot in a call, each with its own noise and memory."""
 
@@ -125,7 +144,7 @@ class Scoring:
     def __init__(
         self,
         envs: CellEnvs,
-        policies: SlotPolicies,
+        policies: Policies,
         watchers: Sequence[Watcher],
         *,
         run_seed: int,

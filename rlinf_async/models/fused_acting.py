@@ -164,6 +164,8 @@ class Chooser:
         self._pair = policy.to_kernel()
         self._gaussian = isinstance(policy, GaussianActorCritic)
         self._names = [spec.name for spec in spaces.observation]
+        self._nets: Pass | None = None
+        """Of the last call, for calls of as many rows."""
         np.copyto(self._pair.parameters, parameters)
 
     def __call__(
@@ -171,7 +173,9 @@ class Chooser:
     ) -> Array:
         """Actions [N, A], or choices [N], for observations [N, *shape]."""
         x = np.concatenate([rows[name] for name in self._names], axis=1)
-        nets = self._pair.open(len(x), ACTOR)
+        if self._nets is None or len(self._nets.x) != len(x):
+            self._nets = self._pair.open(len(x), ACTOR)
+        nets = self._nets
         nets.x[:, :-1] = x
         nets.forward()
         output = nets.output.T
