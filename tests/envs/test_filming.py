@@ -9,6 +9,7 @@ import pytest
 
 from rlinf_async.envs.filming import GymnasiumCamera, PoseCamera, make_filmed_cell, steps_per_s
 from rlinf_async.envs.registry import make_cell
+from rlinf_async.envs.rendering import Pixels
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.references import describe
 from tests.fixtures.envs import CountEnv, FilmedEnv, LuckyEnv
@@ -108,3 +109,15 @@ def test_the_rate_is_known_without_a_camera():
         cell = make_cell(env, 1)
         assert steps_per_s(cell) == expected
         cell.close()
+
+
+def test_a_cell_that_observes_pixels_is_filmed_beside_them():
+    pixels = described(Pixels(height=16, width=24))
+    cell, camera = make_filmed_cell({"env": "InvertedPendulum-v5", "pixels": pixels}, 2)
+    seen = cell.begin(np.arange(2), [5, 7])
+    assert camera.frame(0).shape == (480, 480, 3)
+    again = cell.begin(np.arange(2), [5, 7])
+    assert seen["image"].shape == (2, 16, 24, 3)
+    assert np.array_equal(seen["image"], again["image"])
+    camera.close()
+    cell.close()
