@@ -17,6 +17,7 @@ from rlinf_async.envs.guarded import GuardedCell
 from rlinf_async.envs.mujoco_log import log_to_stderr_only
 from rlinf_async.envs.request import EnvName, EnvRequest
 from rlinf_async.envs.rules import BatchedTask
+from rlinf_async.envs.suites import is_suite_id, suite_factory
 from rlinf_async.envs.tasks import BATCHED_IDS, batched_task
 from rlinf_async.envs.wrappers.by_name import GymnasiumWrapper
 from rlinf_async.errors import BadInput, nearest
@@ -142,7 +143,10 @@ def _open(
     if isinstance(env, str):
         if env in BATCHED_IDS and not named and camera is None:
             return _batched(_limited(batched_task(env), request.time_limit), count)
-        factory = _id_factory(env, request.time_limit)
+        if is_suite_id(env):
+            factory = _limited_factory(suite_factory(env, first_slot), request.time_limit)
+        else:
+            factory = _id_factory(env, request.time_limit)
     else:
         target = references.rebuild(env, where="environment")
         if isinstance(target, BatchedTask):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlinf_async.communication.fields import Field, Layout
 from rlinf_async.communication.pool import RowPool
 from rlinf_async.errors import BadInput
+from rlinf_async.execution.definitions import Envs
 from rlinf_async.execution.hosts import START_DEADLINE_S, Cluster, Host
 from rlinf_async.execution.local_host import LocalHost
+from rlinf_async.execution.references import needs_script
 from rlinf_async.hardware.devices import memory_available_bytes, raise_file_limit
 from rlinf_async.scheduling.placement import HostPlan, Placement
 
@@ -26,8 +28,11 @@ CLOSE_BUDGET_S = 6.0
 class Crew:
     """Starts, connects and ends the hosts of one placement."""
 
-    def __init__(self, run: Run, placement: Placement) -> None:
+    def __init__(self, run: Run, placement: Placement, envs: Envs | None = None) -> None:
+        """`envs` tells in which interpreter hosts that render must run."""
         self.placement = placement
+        self._interpreter = None if envs is None else envs.interpreter
+        self._script_for_envs = envs is None or needs_script(envs.env)
         self._run = run
         self._hosts: dict[str, Host] = {}
         self._cluster: Cluster | None = None
@@ -68,7 +73,7 @@ class Crew:
         self._cluster = Cluster(run.runtime_folder, run.folder.logs, run.script)
         for plan in self.placement.hosts:
             self._hosts[plan.name] = self._cluster.spawn(
-                plan.name, roles=plan.roles, cores=plan.cores
+                plan.name, roles=plan.roles, cores=plan.cores, **self._python_of(plan.roles)
             )
         for worker in run.workers:
             self._hosts[worker.name] = self._cluster.spawn(
@@ -93,10 +98,18 @@ class Crew:
         """One more host, on all cores of the run; in serial mode the one that there is."""
         if self._cluster is None:
             return self.host(self.placement.hosts[0])
-        host = self._cluster.spawn(name, roles=(role,), cores=self._run.cores)
+        host = self._cluster.spawn(
+            name, roles=(role,), cores=self._run.cores, **self._python_of((role,))
+        )
         self._hosts[name] = host
         await self._cluster.ready()
         return host
+
+    def _python_of(self, roles: Sequence[str]) -> dict[str, Any]:
+        """What `Cluster.spawn` must know of a host that may have to run elsewhere."""
+        if self._interpreter is None or "render" not in roles:
+            return {}
+        return {"interpreter": self._interpreter, "script": self._script_for_envs}
 
     async def watch(self) -> None:
         """Endless: raises the first loss of a host."""

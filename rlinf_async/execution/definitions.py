@@ -18,6 +18,8 @@ class Envs:
     name: str
     spaces: Spaces
     cells: tuple[Cell, ...]
+    interpreter: str | None = None
+    """The Python that their simulator lives in; None: the run's own."""
 
     @property
     def count(self) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -219,17 +220,30 @@ class Cluster:
         self._first_loss: asyncio.Future[WorkerLost] = asyncio.get_running_loop().create_future()
         self._closing = False
 
-    def spawn(self, name: str, *, roles: Sequence[str], cores: Sequence[int]) -> ProcessHost:
-        """Start a host process; `ready` waits for it."""
+    def spawn(
+        self,
+        name: str,
+        *,
+        roles: Sequence[str],
+        cores: Sequence[int],
+        interpreter: str | None = None,
+        script: bool = True,
+    ) -> ProcessHost:
+        """Start a host process; `ready` waits for it.
+
+        `interpreter`: its Python, None for this one. Without `script` it does not import the
+        user's script, whose imports that Python may not have.
+        """
         arguments = ["-m", "rlinf_async.execution.host", name, self._router.address]
         arguments.append(str(self._logs))
-        if self._script is not None:
+        if script and self._script is not None:
             arguments.append(str(self._script))
         board = BoardFile(name)
         try:
             process = HostProcess.spawn(
                 name,
                 arguments,
+                interpreter=interpreter or sys.executable,
                 cores=cores,
                 threads=1,
                 environment={BOARD_VARIABLE: str(board.descriptor)},

@@ -96,7 +96,7 @@ class Pipeline:
             raise BadInput("pipe.rollout", "there is a rollout stage already", expected="one")
         if horizon < 1:
             raise BadInput("pipe.rollout", "horizon", expected="at least 1", got=horizon)
-        placement = self._placement or self._place(len(envs.cells))
+        placement = self._placement or self._place(envs)
         for line in placement.describe():
             log.info("placement", line=line)
         ledger = Ledger(
@@ -105,7 +105,7 @@ class Pipeline:
             max_lag=self.max_lag,
             lag=self._run.options.lag,
         )
-        self._crew = Crew(self._run, placement)
+        self._crew = Crew(self._run, placement, envs)
         segments: Stream[Segment] = Stream(
             "segments", capacity=(self.max_lag + 1) * len(envs.cells), reader=self._pack_clock
         )
@@ -268,14 +268,23 @@ class Pipeline:
             "hosts": hosts,
         }
 
-    def _place(self, cells: int) -> Placement:
+    def _place(self, envs: Envs) -> Placement:
         options = self._run.options
+        apart = envs.interpreter is not None
+        if apart and options.mode == "serial":
+            raise BadInput(
+                "--mode",
+                f"{envs.name} lives in an interpreter of its own, and serial mode has one process",
+                fix="use --mode collocated",
+            )
+        if apart and options.policy != "central":
+            log.info("policy_is_central", why=f"the interpreter of {envs.name} has no torch")
         return place(
             mode=options.mode,
             cores=self._run.cores,
-            cells=cells,
+            cells=len(envs.cells),
             hosts=options.hosts,
-            policy=options.policy,
+            policy="central" if apart else options.policy,
         )
 
     def _opened(self, who: str) -> Collection:

@@ -26,10 +26,18 @@ from rlinf_async.hardware.process import HostProcess
 PROBE_DEADLINE_S = 60.0
 
 
-def probe_env(env: Any, name: str, script: Path | None, folder: Path) -> dict[str, Any]:
+def probe_env(
+    env: Any,
+    name: str,
+    script: Path | None,
+    folder: Path,
+    *,
+    interpreter: str | None = None,
+) -> dict[str, Any]:
     """What `env` (an id, or a description of a factory) is: its spaces and its path.
 
     `folder` is the run's private one: what a killed run leaves there, the next start removes.
+    `interpreter` is the Python that the simulator lives in; None: this one.
 
     Blocks for the time that the environment takes to be built, before any worker exists; Ctrl-C
     ends it at once.
@@ -38,17 +46,23 @@ def probe_env(env: Any, name: str, script: Path | None, folder: Path) -> dict[st
         BadInput: the environment is unknown or cannot be built.
         PeerTimeout: it takes longer than a minute.
     """
-    return _ask(role_reference("probe"), env, script, folder, about=f"environment {name!r}")
+    about = f"environment {name!r}"
+    return _ask(role_reference("probe"), env, script, folder, about, interpreter)
 
 
 def probe_worker(reference: str, script: Path | None, folder: Path) -> None:
     """Raise BadInput unless hosts can import the worker class that `reference` names."""
     check = "rlinf_async.execution.user_workers:check_worker"
-    _ask(check, reference, script, folder, about=f"worker {reference!r}")
+    _ask(check, reference, script, folder, f"worker {reference!r}", None)
 
 
 def _ask(
-    function: str, argument: Any, script: Path | None, parent: Path, *, about: str
+    function: str,
+    argument: Any,
+    script: Path | None,
+    parent: Path,
+    about: str,
+    interpreter: str | None,
 ) -> dict[str, Any]:
     """What `function(argument)` returns in a process of its own."""
     question = {"function": function, "argument": argument}
@@ -58,7 +72,13 @@ def _ask(
         arguments = ["-m", "rlinf_async.execution.probe", str(answer_file)]
         arguments.append(orjson.dumps(question).decode())
         process = HostProcess.spawn(
-            "probe", arguments, cores=(), threads=1, environment={}, log_folder=Path(folder)
+            "probe",
+            arguments,
+            interpreter=interpreter or sys.executable,
+            cores=(),
+            threads=1,
+            environment={},
+            log_folder=Path(folder),
         )
         try:
             exit_code = process.join(PROBE_DEADLINE_S)

@@ -125,6 +125,15 @@ def rebuild(data: Any, *, where: str) -> Any:
     return {key: rebuild(item, where=where) for key, item in data.items()}
 
 
+def needs_script(data: Any) -> bool:
+    """Whether a description names something of the user's script."""
+    if isinstance(data, dict):
+        return any(needs_script(value) for value in data.values())
+    if isinstance(data, list):
+        return any(needs_script(value) for value in data)
+    return isinstance(data, str) and data.startswith(f"{SCRIPT_MODULE}:")
+
+
 def _key(key: Any, where: str) -> str:
     if not isinstance(key, str) or key.startswith("$"):
         raise BadInput(where, f"dictionary key {key!r}", expected="a string not beginning with '$'")

@@ -20,12 +20,13 @@ from rlinf_async.execution.pipeline import Pipeline
 from rlinf_async.execution.probe import probe_env, probe_worker
 from rlinf_async.execution.progress import Progress
 from rlinf_async.execution.records import TrainReport
-from rlinf_async.execution.references import describe, describe_factory, rebuild
+from rlinf_async.execution.references import describe, describe_factory, needs_script, rebuild
 from rlinf_async.execution.run_folder import RunFolder
 from rlinf_async.execution.scores import EvaluationReport
 from rlinf_async.execution.spaces import Spaces
 from rlinf_async.execution.status import RunStatus
 from rlinf_async.execution.user_workers import WorkerHandle, worker_reference
+from rlinf_async.hardware.interpreters import interpreter_of, suite_of
 from rlinf_async.tracing.recorder import Recorder
 
 log = get_logger()
@@ -84,24 +85,21 @@ class Run:
         Raises:
             BadInput: unknown environment (with the nearest names), or one that cannot be built.
         """
-        sizes = {"count": count, "chunk": chunk, "time_limit": time_limit}
-        for argument, value in sizes.items():
-            if value is not None and value < 1:
-                raise BadInput("run.envs", argument, expected="at least 1", got=value)
-        described: Any = env if isinstance(env, str) else describe(env, where="run.envs")
-        around = {
-            "wrappers": [describe(each, where="run.envs(wrappers)") for each in wrappers] or None,
-            "time_limit": time_limit,
-            "chunk": None if chunk == 1 else chunk,
-            "checks": None if checks else checks,
-            "pixels": None if pixels is None else describe(pixels, where="run.envs(pixels)"),
-        }
-        asked = {name: value for name, value in around.items() if value is not None}
-        if asked:
-            described = {"env": described, **asked}
+        _check_sizes(count=count, chunk=chunk, time_limit=time_limit)
+        described = _described(
+            env,
+            wrappers=[describe(each, where="run.envs(wrappers)") for each in wrappers] or None,
+            time_limit=time_limit,
+            chunk=None if chunk == 1 else chunk,
+            checks=None if checks else False,
+            pixels=None if pixels is None else describe(pixels, where="run.envs(pixels)"),
+        )
         function = getattr(env, "func", env)  # a functools.partial is named after its function
         name = env if isinstance(env, str) else getattr(function, "__qualname__", repr(env))
-        told = probe_env(described, name, self.script, self.runtime_folder.path)
+        suite = suite_of(env)
+        interpreter = None if suite is None else str(interpreter_of(suite))
+        script = self.script if interpreter is None or needs_script(described) else None
+        told = probe_env(described, name, script, self.runtime_folder.path, interpreter=interpreter)
         if pixels is not None:
             # Tried once, in the process that described them; the workers need not try again.
             log.info("pixels_drawn_by", gl=told["gl"])
@@ -113,6 +111,7 @@ class Run:
             name=name,
             spaces=Spaces.from_json(told["spaces"]),
             cells=cut_into_cells(count, self.options.cell),
+            interpreter=interpreter,
         )
 
     def policy(
@@ -211,3 +210,16 @@ class Run:
         """Write out what is queued for the metrics files."""
         if self._metrics is not None:
             await asyncio.to_thread(self._metrics.close)
+
+
+def _check_sizes(**sizes: int | None) -> None:
+    for argument, value in sizes.items():
+        if value is not None and value < 1:
+            raise BadInput("run.envs", argument, expected="at least 1", got=value)
+
+
+def _described(env: Any, **around: Any) -> Any:
+    """An environment with what was asked for around it (None: nothing), as plain values."""
+    described = env if isinstance(env, str) else describe(env, where="run.envs")
+    asked = {name: value for name, value in around.items() if value is not None}
+    return {"env": described, **asked} if asked else described
