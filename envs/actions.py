@@ -43,8 +43,7 @@ class ActionDecoder:
         if self._start is not None:
             # Within a mixed action choices are floats, exact ones.
             return (actions.astype(np.int64) + self._start).astype(self._dtype)
-        decoded = actions.astype(self._dtype)
-        np.maximum(decoded, self._low, out=decoded)
+        decoded: npt.NDArray[Any] = np.maximum(actions.astype(self._dtype, copy=False), self._low)
         np.minimum(decoded, self._high, out=decoded)
         return decoded
 

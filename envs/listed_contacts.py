@@ -2,8 +2,8 @@
 
 At every evaluation MuJoCo sorts the bodies along an axis to find pairs of geoms that may touch, and
 looks for islands of constraints. For one kinematic tree with few geoms the answers are known when
-the model is compiled: a short list of pairs, one island. Such a model steps in four fifths of the
-time, with the same bits.
+the model is compiled: a short list of pairs, one island. Such a model steps in less time, with the
+same bits.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def library() -> ctypes.CDLL | None:
 
 @functools.cache
 def stop_clock() -> None:
-    """Take away the clock that every stage of every simulation step reads, 6 % of its time.
+    """Take away the clock that every stage of every simulation step reads.
 
     The bindings install it to fill `MjData.timer`, and have no call that leaves none.
     """
@@ -36,7 +36,8 @@ def stop_clock() -> None:
 class ContactForceCall:
     """`mj_rnePostConstraint` on simulations of a persistent batch where they are, by `mjb_apply`.
 
-    Through the bindings it takes a copy of each MjData, 160 KB of solver statistics included.
+    Through the bindings it takes a copy of each MjData, whose solver statistics alone (`solver`, 20
+    islands of 200 iterations) are larger than all the rest of such a model.
     """
 
     def __init__(self, batch: Any) -> None:

@@ -107,7 +107,7 @@ class BatchedTask:
     persistent: bool = False
     """Keep one MjData per simulation: needed where `batch.get_data` is read after a step."""
     listed_contacts: bool = False
-    """The model is one robot, and contact parameters of geoms do not vary: up to a fifth less time,
-    the same bits (see `envs.listed_contacts`)."""
+    """The model is one robot, and contact parameters of geoms do not vary: less time, the same bits
+    (see `envs.listed_contacts`)."""
     fresh: bool = False
     """Bring derived fields that depend on positions and velocities up to the state after a step."""
