@@ -99,6 +99,16 @@ def test_a_step_that_takes_many_times_longer_than_any_before_is_named(launch, po
     assert "in _maybe_die" in run.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_step_that_lets_no_other_thread_run_is_named_by_the_silence_of_its_host(launch):
+    run = launch("dying.py", "--how", "hold", "--env-timeout-s", "1")
+    assert run.finish(90) == 1
+    first = run.stderr.splitlines()[0]
+    assert "worker host-0 (stage rollout) was silent for 30." in first
+    assert ", in step 10 of the episode of slot 0" in first
+
+
 def test_first_reset_that_sleeps_for_ever_ends_at_the_start_limit(launch, tmp_path):
     tally = ("--after", "2", "--tally", str(tmp_path / "tally"))
     limit = ("--start-timeout-s", "2")
