@@ -45,10 +45,8 @@ def vector_factory(make: Callable[[], Any], mode: AutoresetMode, kind: Any = Syn
     return factory
 
 
-def vector_cell(
-    make: Callable[[], Any], mode: Any, count: int = SLOTS, **options: Any
-) -> VectorCell:
-    return VectorCell(vector_factory(make, mode, **options), count, name="Many", first_slot=10)
+def vector_cell(make: Callable[[], Any], mode: Any, kind: Any = SyncVectorEnv) -> VectorCell:
+    return VectorCell(vector_factory(make, mode, kind), SLOTS, name="Many", first_slot=10)
 
 
 def flat(observation: Any, space: Any) -> dict[str, list[Any]]:
@@ -284,6 +282,38 @@ def test_answers_that_do_not_fit_are_named(place, value, key) -> None:
     with pytest.raises(EnvMismatch) as it:
         cell.step(np.zeros(2, np.int64), id)
     assert it.value.key == key
+
+
+class Recording(SelfResetting):
+    """Leaves resets to us, and notes the actions that it is given."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs, AutoresetMode.DISABLED)
+        self.seen: list[Any] = []
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.counts[True if options is None else options["reset_mask"]] = 0
+        return self.counts, {}
+
+    def step(self, actions: Any) -> Any:
+        self.seen.append(actions.tolist())
+        return super().step(actions)
+
+
+def test_slots_that_nobody_looks_at_are_stepped_with_zeros() -> None:
+    cell = VectorCell(Recording, 2, name="Rec")
+    cell.reset([0, 1])
+    for _ in range(3):
+        result = cell.step(np.array([1, 1]), lambda slot: None)
+    assert cell._env.seen == [[1, 1], [1, 1], [0, 1]]
+    assert result.reward.tolist() == [0, 1]
+
+
+@pytest.mark.process
+def test_workers_that_forget_that_they_were_reset_are_refused() -> None:
+    kind = functools.partial(AsyncVectorEnv, context="fork", shared_memory=False)
+    with pytest.raises(BadInput, match="resets itself in the next step, and not slot by slot"):
+        vector_cell(CountEnv, AutoresetMode.NEXT_STEP, kind=kind)
 
 
 def test_missing_last_observations_are_named() -> None:

@@ -67,6 +67,7 @@ def test_a_retired_slot_keeps_its_last_observation_and_is_not_stepped(staggered)
     cell = staggered
     first = cell.step(zeros(cell), retire)
     assert first.finished.tolist() == [0]
+    assert first.final_observation["state"].tolist() == [[1]]
     assert first.observation["state"][:, 0].tolist() == [1, 1, 1, 1]
     second = cell.step(zeros(cell), retire)
     assert second.observation["state"][:, 0].tolist() == [1, 2, 2, 2]
