@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.hosts import Host
 from rlinf_async.execution.options import EngineOptions
@@ -203,7 +205,7 @@ class TrainingEvaluation:
 
     async def _ready(self, envs: Envs, slots: int, *, film: bool) -> Evaluators:
         """The worker for these environments; its host is started when it is first needed."""
-        key = (envs.name, slots, film)
+        key = (orjson.dumps(envs.env), slots, film)
         if key not in self._evaluators:
             name = f"{ROLE}-{len(self._evaluators)}"
             host = await self._crew.add(name, ROLE)

@@ -15,12 +15,9 @@ import numpy as np
 import orjson
 
 from rlinf_async.errors import BadInput, nearest
-from rlinf_async.execution.logs import get_logger
 from rlinf_async.execution.spaces import Spaces
 from rlinf_async.recording import layout
 from rlinf_async.recording.layout import Array, RecordLayout
-
-log = get_logger()
 
 
 class Recording:
