@@ -34,7 +34,7 @@ SKINNED = ("xpos", "xquat")
 """Of models with skins."""
 FLEXIBLE = ("flexvert_xpos",)
 """Of models with flexes."""
-LOOKS = ("geom_rgba", "geom_size", "site_rgba", "site_size", "mat_rgba")
+LOOKS = ("geom_rgba", "geom_size", "site_rgba", "site_size", "mat_rgba", "light_diffuse")
 """Fields of MjModel that a task may change from episode to episode."""
 
 
