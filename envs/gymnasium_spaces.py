@@ -54,14 +54,14 @@ class Leaf:
 
         Checks shape and kind, so that storing it loses nothing but the width of a float.
         """
-        value = self._follow(observation)
+        value = self._follow(observation) if self.path else observation
         if self.characters is not None:
             return self._bytes(value, self.characters)
         if not isinstance(value, np.ndarray):
             value = self._as_array(value)
         if value.shape != self.spec.shape:
             raise Unfit(self.key, self._expected(), describe(value))
-        if value.dtype != self.declared:
+        if value.dtype is not self.declared and value.dtype != self.declared:
             self._check_kind(value)
         array: npt.NDArray[Any] = value
         return array

@@ -22,6 +22,7 @@ BOARD_BYTES = 4096
 
 _LINE = struct.Struct("<qqqqqqqq")
 """began_ns, kind, slot, step, slots, notes so far, slowest step in ns, slowest reset in ns."""
+_PACK = _LINE.pack_into
 _LINES = BOARD_BYTES // _LINE.size
 RESTING, STEP, RESET, BUILD = range(4)
 _WORDS = {STEP: "step", RESET: "reset", BUILD: "building"}
@@ -60,16 +61,16 @@ class Line:
     def __init__(self, memory: mmap.mmap | bytearray, number: int) -> None:
         self._memory, self._offset = memory, number * _LINE.size
         self._kind, self._began_ns, self._notes = RESTING, 0, 0
-        self._slowest_ns = {STEP: 0, RESET: 0, BUILD: 0, RESTING: 0}
+        self._slowest_ns = [0] * len((RESTING, STEP, RESET, BUILD))
 
     def note(self, kind: int, slot: int = 0, step: int = 0, slots: int = 1) -> None:
         """`kind` of work begins now; what was noted before has ended."""
-        now_ns, slowest_ns = perf_counter_ns(), self._slowest_ns
-        if (took_ns := now_ns - self._began_ns) > slowest_ns[self._kind] and self._kind != RESTING:
-            slowest_ns[self._kind] = took_ns
+        now_ns, slowest_ns, before = perf_counter_ns(), self._slowest_ns, self._kind
+        if before and (took_ns := now_ns - self._began_ns) > slowest_ns[before]:
+            slowest_ns[before] = took_ns
         self._kind, self._began_ns = kind, now_ns
         self._notes += 1
-        _LINE.pack_into(
+        _PACK(
             self._memory,
             self._offset,
             now_ns,
