@@ -37,6 +37,12 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THRE
 """Set for every measured process: spinning threads on shared cores measure each other."""
 
 
+def on_one_thread() -> None:
+    """Start this benchmark anew unless it has `ONE_THREAD`, which libraries read when loaded."""
+    if any(os.environ.get(name) != value for name, value in ONE_THREAD.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | ONE_THREAD)
+
+
 # ---- one benchmark at a time: `gate` is held by the benchmark, `floor` by whoever computes ----
 
 

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from common import BENCH, ONE_THREAD, emit, machine_to_itself, median, missing_peer
+from common import BENCH, ONE_THREAD, emit, machine_to_itself, median, missing_peer, on_one_thread
 
 ENVS = {"HalfCheetah-v5": 40, "Ant-v5": 10}
 """Steps of a round, of about the same time."""
@@ -191,6 +191,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
+    on_one_thread()
     for module in PEERS.values():
         if importlib.util.find_spec(module) is None:
             missing_peer(module)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from common import emit, machine_to_itself, median
+from common import emit, machine_to_itself, median, on_one_thread
 
 ENV = "HalfCheetah-v5"
 COUNT, CELL, HORIZON = 64, 16, 32
@@ -102,7 +102,13 @@ class Bare:
         from rlinf_async.envs.tasks import batched_task
 
         task = batched_task(ENV)
-        sims = open_sims(task.model_file, COUNT, frame_skip=task.frame_skip)
+        sims = open_sims(
+            task.model_file,
+            COUNT,
+            frame_skip=task.frame_skip,
+            persistent=task.persistent,
+            listed_contacts=task.listed_contacts,
+        )
         self._batch, self._control = sims.batch, sims.batch.bind("ctrl")
         low, high = sims.model.actuator_ctrlrange.T
         rng = np.random.default_rng(0)
@@ -167,6 +173,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
+    on_one_thread()
     rounds, least_s = (15, 0.5) if args.quick else (31, 1.0)
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(cores)})
