@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlinf_async.envs.registry import make_cell
 from rlinf_async.errors import BadInput
@@ -78,6 +79,19 @@ def test_seeds_are_distinct_and_never_those_of_training():
     seeds = [seed for _, seed, *_ in episodes]
     assert len(set(seeds)) == 40
     assert all(seed % 2 == 1 for seed in seeds)  # training seeds are even
+
+
+def lucky_vector(num_envs: int, mode: str):
+    """The same environments in one that resets itself."""
+    make = functools.partial(LuckyEnv, patience=30)
+    return SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode[mode])
+
+
+@pytest.mark.parametrize("mode", ["DISABLED", "NEXT_STEP", "SAME_STEP"])
+def test_environments_that_reset_themselves_score_the_same(mode):
+    expected = scored(functools.partial(LuckyEnv, patience=30), 1, range(12))
+    found = scored(functools.partial(lucky_vector, mode=mode), 5, range(12))
+    assert in_order(found) == in_order(expected)
 
 
 def test_a_slot_without_an_item_is_not_stepped():
