@@ -18,7 +18,7 @@ from rlinf_async.execution.spaces import Spaces
 from rlinf_async.execution.worker import Worker, WorkerContext
 from rlinf_async.models.loading import LoadedPolicy, load_policy
 from rlinf_async.workers.keeping import FilmWatcher, RecordingWatcher
-from rlinf_async.workers.scoring import Scoring, SlotPolicies, Watcher
+from rlinf_async.workers.scoring import MergedPolicies, Policies, Scoring, SlotPolicies, Watcher
 
 
 class EvaluateWorker(Worker):
@@ -79,14 +79,14 @@ class EvaluateWorker(Worker):
         run_seed: int,
         items: list[int],
         sampled: bool,
+        merged: bool = False,
         record: str | None = None,
         videos: str | None = None,
     ) -> None:
         """Begin the first of `items`; what was under way is dropped."""
-        assert self._load is not None, "begin before load"
         self._drop()
         with _torch_generator_kept():
-            policies = SlotPolicies(self._load, self._envs.slots, deterministic=not sampled)
+            policies = self._policies(run_seed, sampled=sampled, merged=merged)
         check_spaces(policies.spaces, self._envs.spaces, self._name)
         watchers = self._watchers(policies.spaces, record, videos)
         self._scoring = Scoring(self._envs, policies, watchers, run_seed=run_seed, items=items)
@@ -110,6 +110,13 @@ class EvaluateWorker(Worker):
         if self._camera is not None:
             self._camera.close()
         self._envs.close()
+
+    def _policies(self, run_seed: int, *, sampled: bool, merged: bool) -> Policies:
+        assert self._load is not None, "begin before load"
+        slots = self._envs.slots
+        if merged:
+            return MergedPolicies(self._load(), slots, deterministic=not sampled, run_seed=run_seed)
+        return SlotPolicies(self._load, slots, deterministic=not sampled)
 
     def _drop(self) -> None:
         if self._scoring is not None:

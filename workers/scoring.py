@@ -1,9 +1,10 @@
 """Whole episodes of a work list, scored one by one.
 
 Item i of a work list is one episode: its seed and its action noise come from i, and the policy
-acts for one slot in a call. So what an item scores does not depend on how many slots there are, on
-which of them it runs, or beside what. All items are run to their end: taking the first to finish
-would prefer short episodes, and failures of sparse tasks are the longest.
+acts for one slot in a call (but see `MergedPolicies`). So what an item scores does not depend on
+how many slots there are, on which of them it runs, or beside what. All items are run to their end:
+taking the first to finish would prefer short episodes, and failures of sparse tasks are the
+longest.
 
 Axes: n slots of the cell, A action, C sub-steps of a chunk.
 """
@@ -136,6 +137,37 @@ class SlotPolicies:
     def stretch(self, actions: Array) -> Array:
         """As `LoadedPolicy.stretch`."""
         return self._of_slot[0].stretch(actions)
+
+
+class MergedPolicies:
+    """One policy call for all slots: faster for large networks, exact only for one split.
+
+    An episode's row in the call, and so its last bits, depend on the slots; sampled noise does too.
+    """
+
+    def __init__(
+        self, policy: LoadedPolicy, slots: int, *, deterministic: bool, run_seed: int
+    ) -> None:
+        self.spaces = policy.spaces
+        self._policy, self._deterministic = policy, deterministic
+        self._begun = np.zeros(slots, np.bool_)
+        words = np.random.SeedSequence((run_seed, NOISE_STREAM))
+        self._rng = np.random.Generator(np.random.PCG64(words))
+
+    def begin(self, slot: int, noise: np.random.Generator) -> None:
+        """An episode begins in `slot`; noise is common to all slots here."""
+        self._begun[slot] = True
+
+    def choose(self, observation: Observation, slots: Sequence[int]) -> Array:
+        """Stored actions [n, *A] for observations [n, *shape] of all slots."""
+        if self._policy.remembers and self._begun.any():
+            self._policy.reset(self._begun.copy())
+        self._begun[:] = False
+        return self._policy.choose(observation, self._rng, deterministic=self._deterministic)
+
+    def stretch(self, actions: Array) -> Array:
+        """As `LoadedPolicy.stretch`."""
+        return self._policy.stretch(actions)
 
 
 class Scoring:

@@ -26,7 +26,7 @@ from rlinf_async.execution.checkpoint_evaluation import (
     evaluate_checkpoint,
     find_subject,
 )
-from rlinf_async.execution.evaluation import EvaluationPlan
+from rlinf_async.execution.evaluation import plan_of
 from rlinf_async.execution.options import EngineOptions, parse_cores
 from rlinf_async.execution.records import Episode
 from rlinf_async.execution.run import Run
@@ -52,6 +52,9 @@ class EvalOptions:
     """Episodes at a time, over all worker processes. None: 16. Changes no score."""
     sampled: bool = False
     """Sample actions; else the mode of the distribution acts."""
+    merged: bool = False
+    """One policy call for all slots of a worker, for large networks. The last bits of what an
+    episode scores then depend on --slots and --hosts."""
     video: bool = False
     """Write one MP4 per episode."""
     record: Path | None = None
@@ -129,11 +132,13 @@ def _execute(
 async def _main(
     run: Run, config: Any, *, subject: Subject, options: EvalOptions, told: list[EvaluationReport]
 ) -> None:
-    plan = EvaluationPlan(
+    plan = plan_of(
+        "eval",
         episodes=options.episodes,
         seed=options.seed,
         sampled=options.sampled,
-        record=None if options.record is None else options.record.absolute(),
+        merged=options.merged,
+        record=options.record,
         videos=run.folder.path / "videos" if options.video else None,
     )
     progress = _Progress(options.episodes)

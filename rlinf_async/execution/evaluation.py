@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rlinf_async.errors import BadInput
+from rlinf_async.errors import BadInput, nearest
 from rlinf_async.execution.hosts import Host
 from rlinf_async.execution.options import EngineOptions
 from rlinf_async.execution.records import Episode
@@ -40,6 +40,8 @@ class EvaluationPlan:
     episodes: int
     seed: int
     sampled: bool = False
+    merged: bool = False
+    """One policy call for all slots of a worker: the last bits then depend on their number."""
     record: Path | None = None
     """Folder of a recording (`rlinf_async.recording`)."""
     videos: Path | None = None
@@ -77,20 +79,16 @@ def _shapes(specs: Sequence[ArraySpec]) -> str:
     return ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in specs)
 
 
-def plan_of(
-    episodes: int,
-    seed: int,
-    sampled: bool,
-    record: str | Path | None = None,
-    videos: str | Path | None = None,
-) -> EvaluationPlan:
-    """A plan with its folders as paths."""
+def plan_of(who: str, *, record: Any = None, videos: Any = None, **more: Any) -> EvaluationPlan:
+    """A plan with its folders as absolute paths; BadInput for what no plan has."""
+    known = EvaluationPlan.__dataclass_fields__
+    for name in more:
+        if name not in known:
+            raise BadInput(who, f"no argument {name!r}", fix=nearest(name, known))
     return EvaluationPlan(
-        episodes=episodes,
-        seed=seed,
-        sampled=sampled,
-        record=None if record is None else Path(record),
-        videos=None if videos is None else Path(videos),
+        **more,
+        record=None if record is None else Path(record).absolute(),
+        videos=None if videos is None else Path(videos).absolute(),
     )
 
 
@@ -221,6 +219,7 @@ def _begin_arguments(plan: EvaluationPlan, items: list[int]) -> dict[str, Any]:
         "run_seed": plan.seed,
         "items": items,
         "sampled": plan.sampled,
+        "merged": plan.merged,
         "record": None if plan.record is None else str(plan.record),
         "videos": None if plan.videos is None else str(plan.videos),
     }

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -221,9 +220,7 @@ class Pipeline:
         episodes: int = 10,
         envs: Envs | None = None,
         slots: int | None = None,
-        sampled: bool = False,
-        record: str | Path | None = None,
-        videos: str | Path | None = None,
+        **how: Any,
     ) -> EvaluationReport:
         """Score the live version on whole episodes: always the same ones, never trained on.
 
@@ -235,15 +232,13 @@ class Pipeline:
         Args:
             envs: where to score, `run.envs(...)`; None: the environments that are trained in.
             slots: episodes at a time; does not change what they score.
-            sampled: sample actions instead of taking the mode.
-            record: folder of a new recording of all episodes.
-            videos: folder for one video per episode.
+            how: `sampled`, `merged`, `record`, `videos`: see `EvaluationPlan`.
         """
         collection = self._opened("pipe.evaluate")
         assert self._crew is not None
         if self._evaluation is None:
             self._evaluation = TrainingEvaluation(self._run, self._crew, collection)
-        plan = plan_of(episodes, self._run.options.seed, sampled, record, videos)
+        plan = plan_of("pipe.evaluate", episodes=episodes, seed=self._run.options.seed, **how)
         return await self._evaluation.score(envs or collection.envs, plan, slots)
 
     def cpu_s(self) -> float:

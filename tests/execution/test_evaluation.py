@@ -11,7 +11,7 @@ from rlinf_async.communication.pool import RowPool
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.admission import Admission
 from rlinf_async.execution.checkpoint import read_checkpoint
-from rlinf_async.execution.evaluation import EvaluationPlan, check_spaces
+from rlinf_async.execution.evaluation import EvaluationPlan, check_spaces, plan_of
 from rlinf_async.execution.spaces import ActionSpec, ArraySpec, Spaces, chunked
 from rlinf_async.execution.weights import WeightRing
 from rlinf_async.scheduling.ledger import Ledger
@@ -121,3 +121,15 @@ def test_spaces_of_a_chunk_fit_those_of_its_steps():
 def test_a_plan_without_episodes_is_refused():
     with pytest.raises(BadInput, match="at least 1; got 0"):
         EvaluationPlan(episodes=0, seed=0)
+
+
+def test_an_unknown_argument_of_an_evaluation_is_named():
+    with pytest.raises(
+        BadInput, match=r"pipe\.evaluate: no argument 'sample'; did you mean 'sampled'"
+    ):
+        plan_of("pipe.evaluate", episodes=1, seed=0, sample=True)
+    plan = plan_of("pipe.evaluate", episodes=1, seed=0, sampled=True, videos="v")
+    assert plan.sampled
+    assert plan.videos is not None
+    assert plan.videos.is_absolute()
+    assert plan.record is None

@@ -14,7 +14,7 @@ from rlinf_async.models.loading import LoadedPolicy
 from rlinf_async.models.parameters import initial_parameters
 from rlinf_async.recording import Recording
 from rlinf_async.workers.keeping import RecordingWatcher, instruction_of
-from rlinf_async.workers.scoring import Scoring, SlotPolicies
+from rlinf_async.workers.scoring import MergedPolicies, Scoring, SlotPolicies
 
 ENV = "Hopper-v5"
 
@@ -39,7 +39,11 @@ def policy_of(chunk: int, *, recurrent: bool, squash: bool) -> LoadedPolicy:
 def scored(slots: int, items, watchers=(), **which):
     cell = make_cell(ENV, slots)
     policies = SlotPolicies(lambda: policy_of(**which), slots, deterministic=True)
-    scoring = Scoring(cell, policies, watchers, run_seed=4, items=items)
+    return finished(Scoring(cell, policies, watchers, run_seed=4, items=items), cell)
+
+
+def finished(scoring: Scoring, cell) -> list[tuple[int, float, int]]:
+    """Run to the end; number, return and length of each item."""
     while not scoring.done:
         scoring.step()
     cell.close()
@@ -79,6 +83,19 @@ def test_scores_are_those_of_a_plain_loop_in_any_number_of_slots(which):
         assert [each[::2] for each in found] == [each[::2] for each in expected]
         assert [each[1] for each in found] == pytest.approx([each[1] for each in expected])
     assert scored(1, range(4), **which) == scored(3, range(4), **which)
+
+
+@pytest.mark.parametrize("which", KINDS)
+def test_merged_calls_score_the_same_but_for_rounding_and_repeat(which):
+    def merged() -> list[tuple[int, float, int]]:
+        cell = make_cell(ENV, 3)
+        policies = MergedPolicies(policy_of(**which), 3, deterministic=True, run_seed=4)
+        return finished(Scoring(cell, policies, (), run_seed=4, items=range(5)), cell)
+
+    found, alone = merged(), scored(1, range(5), **which)
+    assert [each[::2] for each in found] == [each[::2] for each in alone]
+    assert [each[1] for each in found] == pytest.approx([each[1] for each in alone], rel=1e-3)
+    assert merged() == found
 
 
 def test_a_memory_would_change_the_scores_if_it_were_kept(monkeypatch):
