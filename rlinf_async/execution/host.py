@@ -31,6 +31,7 @@ from rlinf_async.errors import BadInput, PeerGone
 from rlinf_async.execution.host_core import HostCore
 from rlinf_async.execution.logs import bind, configure, get_logger
 from rlinf_async.execution.script import load_script
+from rlinf_async.hardware import activity
 from rlinf_async.tracing.recorder import install
 
 HEARTBEAT_S = 0.5
@@ -167,6 +168,7 @@ def main() -> None:
     configure(name, Path(logs))
     bind(worker=name)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    activity.current()  # takes the board that was inherited, so that no child of ours looks for it
     if script:
         load_script(script[0])
 

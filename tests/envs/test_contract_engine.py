@@ -44,3 +44,11 @@ def test_without_checks_the_run_goes_on(launch) -> None:
     run = launch(SCRIPT, "--kind", "nan", "--no-checks")
     run.finish(60)
     assert "EnvMismatch" not in run.stderr
+
+
+@pytest.mark.parametrize("policy", ["beside", pytest.param("central", marks=pytest.mark.slow)])
+def test_a_segment_may_take_longer_than_a_reply_while_its_environments_get_on(
+    launch, policy
+) -> None:
+    run = launch(SCRIPT, "--kind", "slow", "--reply-timeout-s", "3", "--policy", policy)
+    assert run.finish(60) == 0, run.stderr
