@@ -19,7 +19,7 @@ from rlinf_async.envs.contract import (
     StepResult,
 )
 from rlinf_async.execution.spaces import ArraySpec
-from rlinf_async.hardware.activity import RESET, STEP, working
+from rlinf_async.hardware.activity import RESET, STEP, current, working
 
 # axes: n slots of the cell, C sub-steps of a chunk, A action
 Slots = npt.NDArray[np.intp]
@@ -40,6 +40,7 @@ class GuardedCell:
         self._checks = ValueChecks(name, first_slot, limits)
         self._all = np.arange(cell.slots)
         self._length = np.zeros(cell.slots, np.int64)
+        self._longest = 0
         self._live = np.ones(cell.slots, np.bool_)
 
     def reset(self, seeds: Sequence[int]) -> Observation:
@@ -58,12 +59,22 @@ class GuardedCell:
         self, actions: npt.NDArray[Any], next_seed: NextSeed, *, slots: Slots | None = None
     ) -> StepResult:
         """As in `CellEnvs`."""
-        with self._at_work(STEP):
+        # Written out, since a context manager costs as much as a note, twice.
+        line = current().line()
+        line.note(STEP, self._first_slot, self._longest, self.slots)
+        try:
             result = self.inner.step(actions, self._noting(next_seed), slots=slots)
+        except Exception as error:
+            self._blame(error, STEP)
+            raise
+        finally:
+            line.rest()
         if slots is None:
             self._length += self._live
+            self._longest += 1
         else:
             self._length[slots] += 1
+            self._longest = int(self._length.max())
         return self._stepped(result)
 
     def chunk_step(
@@ -73,6 +84,7 @@ class GuardedCell:
         with self._at_work(STEP):
             result = self.inner.chunk_step(actions, self._noting(next_seed), slots=slots)
         self._length += result.executed
+        self._longest = int(self._length.max())
         return self._stepped(result)
 
     def save_state(self) -> State:
@@ -83,6 +95,7 @@ class GuardedCell:
     def restore_state(self, state: State) -> Observation:
         """As in `CellEnvs`."""
         self._length[...], self._live[...] = state["guarded/length"], state["guarded/live"]
+        self._longest = int(self._length.max())
         return self.inner.restore_state(
             {name: values for name, values in state.items() if not name.startswith("guarded/")}
         )
@@ -93,19 +106,21 @@ class GuardedCell:
 
     @contextlib.contextmanager
     def _at_work(self, kind: int) -> Iterator[None]:
-        longest = int(self._length.max())
         with working() as line:
-            line.note(kind, self._first_slot, longest, self.slots)
+            line.note(kind, self._first_slot, self._longest, self.slots)
             try:
                 yield
             except Exception as error:
-                what = "step" if kind == STEP else "reset"
-                last = self._first_slot + self.slots - 1
-                error.add_note(
-                    f"raised by {what} of {self._name}, slots {self._first_slot} to {last}, "
-                    f"at step {longest} of the longest episode"
-                )
+                self._blame(error, kind)
                 raise
+
+    def _blame(self, error: Exception, kind: int) -> None:
+        what = "step" if kind == STEP else "reset"
+        last = self._first_slot + self.slots - 1
+        error.add_note(
+            f"raised by {what} of {self._name}, slots {self._first_slot} to {last}, "
+            f"at step {self._longest} of the longest episode"
+        )
 
     def _noting(self, next_seed: NextSeed) -> NextSeed:
         def ask(slot: int) -> int | None:
@@ -117,11 +132,14 @@ class GuardedCell:
 
     def _begun(self, rows: Observation, slots: Slots) -> Observation:
         self._length[slots], self._live[slots] = 0, True
+        self._longest = int(self._length.max())
         self._checks.observations(rows, slots)
         return rows
 
     def _stepped(self, result: Result) -> Result:
-        self._length[result.finished] = 0
+        if result.finished.size:
+            self._length[result.finished] = 0
+            self._longest = int(self._length.max())
         self._checks.rewards(result.reward)
         if result.final_observation is not None:
             self._checks.observations(result.final_observation, result.finished)
