@@ -27,13 +27,19 @@ from rlinf_async.execution.spaces import chunked
 if TYPE_CHECKING:
     from rlinf_async.envs.filming import GymnasiumCamera
     from rlinf_async.envs.gymnasium_adapter import GymnasiumCell
+    from rlinf_async.envs.rendering.pixels import Drawer
     from rlinf_async.envs.vector_adapter import VectorCell
 
 _INSTALL = "pip install 'rlinf_async[mujoco]'"
 
 
 def make_cell(
-    env: EnvName, count: int, *, first_slot: int = 0, camera: GymnasiumCamera | None = None
+    env: EnvName,
+    count: int,
+    *,
+    first_slot: int = 0,
+    camera: GymnasiumCamera | None = None,
+    drawer: Drawer | None = None,
 ) -> CellEnvs:
     """The `count` environments of one cell.
 
@@ -41,6 +47,7 @@ def make_cell(
         env: an id, the description of a factory, or an `EnvRequest` as JSON.
         first_slot: the cell's first number within the run, for error messages.
         camera: what is to film the environments; they are Gymnasium's own then.
+        drawer: what draws images that are asked for; None: a renderer of this thread.
 
     Raises:
         BadInput: the environment is unknown, not installed, cannot be built, has spaces that are
@@ -54,7 +61,7 @@ def make_cell(
     cell = _open(request, named, count, first_slot, camera)
     try:
         if request.pixels is not None:
-            cell = _with_pixels(cell, request)
+            cell = _with_pixels(cell, request, drawer)
         for each in wrappers:
             if not isinstance(each, GymnasiumWrapper):
                 cell = each.around(cell)
@@ -72,7 +79,8 @@ def describe_env(env: EnvName) -> dict[str, Any]:
 
     Keys: `spaces` (`Spaces.to_json()`, its action that of a whole chunk), `path` ("batched" or
     "gymnasium"), `time_limit` (steps, or None where there is none or it is the environment's own),
-    `gl` (the OpenGL backend that drew it, or None).
+    `gl` (the OpenGL backend that drew it, or None), `drawing` (what a draw worker must be told of a
+    slot: see `drawing_fields`; None where images are drawn beside the simulations).
     """
     request = EnvRequest.from_json(env)
     chunk = request.chunk
@@ -85,9 +93,16 @@ def describe_env(env: EnvName) -> dict[str, Any]:
             "path": _path(cell),
             "time_limit": cell.time_limit,
             "gl": None if request.pixels is None else os.environ.get("MUJOCO_GL"),
+            "drawing": None if request.pixels is None else _drawing_of(cell),
         }
     finally:
         cell.close()
+
+
+def _drawing_of(cell: Any) -> list[dict[str, Any]] | None:
+    from rlinf_async.envs.rendering.apart import drawing_fields
+
+    return drawing_fields(cell)
 
 
 def _path(cell: Any) -> str:
@@ -106,13 +121,13 @@ def _name_of(request: EnvRequest) -> str:
     return str(getattr(function, "__qualname__", repr(function)))
 
 
-def _with_pixels(cell: CellEnvs, request: EnvRequest) -> CellEnvs:
+def _with_pixels(cell: CellEnvs, request: EnvRequest, drawer: Drawer | None) -> CellEnvs:
     from rlinf_async.envs.rendering.pixels import Pixels, with_pixels
 
     pixels = references.rebuild(request.pixels, where="pixels")
     if not isinstance(pixels, Pixels):
         raise BadInput("pixels", "not understood", expected="Pixels(...)", got=pixels)
-    drawn: CellEnvs = with_pixels(cell, pixels, name=_name_of(request))
+    drawn: CellEnvs = with_pixels(cell, pixels, name=_name_of(request), drawer=drawer)
     return drawn
 
 

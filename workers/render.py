@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_async.envs.contract import ChunkResult, StepResult
+from rlinf_async.envs.contract import CellEnvs, ChunkResult, StepResult
 from rlinf_async.envs.registry import make_cell
 from rlinf_async.envs.request import EnvRequest
 from rlinf_async.envs.squash import SquashedActions
 from rlinf_async.execution.records import cut_to_slots
 from rlinf_async.execution.worker import Worker, WorkerContext
+from rlinf_async.workers.draw import RemoteDrawer
 from rlinf_async.workers.episodes import EpisodeTracker
 
 Row = Mapping[str, np.ndarray]
@@ -33,16 +34,22 @@ class RenderWorker(Worker):
         run_seed: int,
         cells: dict[str, tuple[int, int]],
         squash: bool = False,
+        drawing: dict[str, Any] | None = None,
     ) -> None:
         """`cells` maps a cell's number to its first slot and its slot count.
 
-        `squash`: rows hold continuous actions before a tanh; see `envs.squash`.
+        `squash`: rows hold continuous actions before a tanh; see `envs.squash`. `drawing`: where
+        images are drawn if not here; see `execution.drawing`.
         """
         super().__init__(context)
-        self._cells = {
-            int(cell): RenderCell(env, run_seed, first_slot, slots, squash=squash)
-            for cell, (first_slot, slots) in cells.items()
-        }
+        self._cells = {}
+        for number, (first_slot, slots) in cells.items():
+            cell = int(number)
+            drawer = None if drawing is None else RemoteDrawer(context, cell, **drawing)
+            envs = make_cell(env, slots, first_slot=first_slot, drawer=drawer)
+            chunk = EnvRequest.from_json(env).chunk
+            episodes = EpisodeTracker(run_seed, first_slot, slots)
+            self._cells[cell] = RenderCell(envs, episodes, chunk=chunk, squash=squash)
 
     def begin(self, cell: int, row: int) -> None:
         """Start a segment: write the observation that the first action will see."""
@@ -67,13 +74,11 @@ class RenderCell:
     """The environments of one cell. Axes: T horizon, n slots."""
 
     def __init__(
-        self, env: Any, run_seed: int, first_slot: int, slots: int, *, squash: bool
+        self, envs: CellEnvs, episodes: EpisodeTracker, *, chunk: int, squash: bool
     ) -> None:
-        self.slots = slots
-        self._envs = make_cell(env, slots, first_slot=first_slot)
-        self._squash = SquashedActions(self._envs.spaces.action) if squash else None
-        self._chunk = EnvRequest.from_json(env).chunk
-        self._episodes = EpisodeTracker(run_seed, first_slot, slots)
+        self.slots = envs.slots
+        self._envs, self._episodes, self._chunk = envs, episodes, chunk
+        self._squash = SquashedActions(envs.spaces.action) if squash else None
         self._names = [spec.name for spec in self._envs.spaces.observation]
         self._observation = self._envs.reset(self._episodes.first_seeds())
         self._row: Row | None = None

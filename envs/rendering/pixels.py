@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,8 @@ from rlinf_async.errors import BadInput, nearest
 from rlinf_async.execution.spaces import ArraySpec
 
 if TYPE_CHECKING:
-    from rlinf_async.envs.rendering.poses import PoseSource
-    from rlinf_async.envs.rendering.renderer import SharedRenderer
+    from rlinf_async.envs.rendering.poses import Poses, PoseSource
+    from rlinf_async.envs.rendering.renderer import Images, SharedRenderer
 
 IMAGE = "image"
 """Name of the observation where one camera draws; several are named after their cameras."""
@@ -35,6 +35,8 @@ class Pixels:
     """Other observations that stay, such as "state" or "instruction"."""
     quality: Literal["fast", "full"] = "fast"
     """"full" has shadows, reflections, sky and multisampling, and takes up to 30 times as long."""
+    place: Literal["beside", "own"] = "beside"
+    """"own": a host of its own draws them, apart from the simulations; the images are the same."""
     gl: str = ""
     """The OpenGL backend; empty: chosen when the environments are described."""
 
@@ -43,6 +45,20 @@ class Pixels:
             raise BadInput("Pixels", "size", expected=">= 1", got=(self.height, self.width))
         if self.quality not in ("fast", "full"):
             raise BadInput("Pixels", "quality", expected="'fast' or 'full'", got=self.quality)
+        if self.place not in ("beside", "own"):
+            raise BadInput("Pixels", "place", expected="'beside' or 'own'", got=self.place)
+
+
+class Drawer(Protocol):
+    """Draws the simulations of a cell: a renderer of this thread, or the way to another."""
+
+    def draw_all(self, poses: Poses, images: Images) -> None:
+        """Draw every row of `poses` into `images` [cameras, m, H, W, 3], uint8."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds. May be called twice."""
+        ...
 
 
 class PixelCell:
@@ -53,15 +69,23 @@ class PixelCell:
     """
 
     def __init__(
-        self, cell: Any, source: PoseSource, renderer: SharedRenderer, pixels: Pixels
+        self,
+        cell: Any,
+        source: PoseSource,
+        drawer: Drawer,
+        pixels: Pixels,
+        *,
+        cameras: tuple[str, ...],
     ) -> None:
         self.inner = cell
         self.slots = cell.slots
         self.time_limit = cell.time_limit
-        self._source, self._renderer = source, renderer
-        self._keep = pixels.keep
-        names = renderer.cameras if len(renderer.cameras) > 1 else (IMAGE,)
+        self.source, self.pixels = source, pixels
+        self._drawer, self._keep = drawer, pixels.keep
+        names = cameras if len(cameras) > 1 else (IMAGE,)
         self._names, self._size = names, (pixels.height, pixels.width, 3)
+        self.images_shape = (len(names), *self._size)
+        """Of one slot's images: cameras, height, width, 3."""
         self._live = np.zeros(cell.slots, np.bool_)
         """Slots that are within an episode."""
         self.spaces = replace(cell.spaces, observation=self._specs(pixels))
@@ -103,7 +127,7 @@ class PixelCell:
 
     def close(self) -> None:
         """As in `CellEnvs`."""
-        self._renderer.close()
+        self._drawer.close()
         self.inner.close()
 
     def begin_undrawn(self, slots: Slots, seeds: Sequence[int]) -> Observation:
@@ -126,11 +150,10 @@ class PixelCell:
 
     def _with_images(self, observation: Observation, slots: Slots | None) -> Observation:
         kept = {name: observation[name] for name in self._keep}
-        poses = self._source.poses(slots)
+        poses = self.source.poses(slots)
         count = len(next(iter(poses.values())))
         images = np.empty((len(self._names), count, *self._size), np.uint8)
-        for row in range(count):
-            self._renderer.draw(poses, row, images[:, row])
+        self._drawer.draw_all(poses, images)
         return {**dict(zip(self._names, images, strict=True)), **kept}
 
     def _specs(self, pixels: Pixels) -> tuple[ArraySpec, ...]:
@@ -167,12 +190,14 @@ class _Undrawn:
         return self._cell.begin_undrawn(slots, seeds)
 
 
-def with_pixels(cell: Any, pixels: Pixels, *, name: str) -> PixelCell:
-    """`cell` with camera images; BadInput where it cannot be drawn."""
+def with_pixels(cell: Any, pixels: Pixels, *, name: str, drawer: Drawer | None = None) -> PixelCell:
+    """`cell` with camera images; BadInput where it cannot be drawn.
+
+    `drawer` draws them instead of a renderer of this thread.
+    """
     from rlinf_async.envs.batched import BatchedCell
-    from rlinf_async.envs.rendering.gl import choose_gl
     from rlinf_async.envs.rendering.poses import BatchedPoses, SinglePoses
-    from rlinf_async.envs.rendering.renderer import SharedRenderer
+    from rlinf_async.envs.rendering.renderer import camera_names
 
     source: PoseSource
     if isinstance(cell, BatchedCell):
@@ -181,16 +206,25 @@ def with_pixels(cell: Any, pixels: Pixels, *, name: str) -> PixelCell:
         source = SinglePoses(cell.environments, who=f"environment {name!r}")
     else:
         raise BadInput(f"environment {name!r}", "vectors of environments cannot be drawn")
-    renderer = SharedRenderer(
-        source.model,
+    cameras = camera_names(source.model, pixels.cameras)
+    drawer = drawer or shared_renderer(source.model, pixels)
+    try:
+        return PixelCell(cell, source, drawer, pixels, cameras=cameras)
+    except BaseException:
+        drawer.close()
+        raise
+
+
+def shared_renderer(model: Any, pixels: Pixels) -> SharedRenderer:
+    """The renderer of this thread that draws `model` as `pixels` say."""
+    from rlinf_async.envs.rendering.gl import choose_gl
+    from rlinf_async.envs.rendering.renderer import SharedRenderer
+
+    return SharedRenderer(
+        model,
         height=pixels.height,
         width=pixels.width,
         cameras=pixels.cameras,
         quality=pixels.quality,
         gl=pixels.gl or choose_gl(),
     )
-    try:
-        return PixelCell(cell, source, renderer, pixels)
-    except BaseException:
-        renderer.close()
-        raise

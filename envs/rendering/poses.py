@@ -94,6 +94,12 @@ class SinglePoses:
                     fix="leave out pixels, or use its own images",
                 )
         self.model = self._inner[0].model
+        if any(inner.model.signature != self.model.signature for inner in self._inner):
+            raise BadInput(
+                who,
+                "environments of one cell that have different models cannot be drawn together",
+                fix="use cells of one slot: --cell 1",
+            )
         self._fields = data_fields(self.model)
 
     def poses(self, slots: Slots | None) -> Poses:

@@ -168,6 +168,11 @@ class SharedRenderer:
         """As `Renderer.draw`."""
         self._renderer.draw(poses, row, out)
 
+    def draw_all(self, poses: Poses, images: Images) -> None:
+        """Draw every row of `poses` into `images` [cameras, m, H, W, 3]."""
+        for row in range(images.shape[1]):
+            self.draw(poses, row, images[:, row])
+
     def close(self) -> None:
         """Free the context with its last user. May be called twice."""
         if self._closed:

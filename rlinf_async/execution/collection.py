@@ -15,6 +15,7 @@ from rlinf_async.errors import EngineError, PeerGone, PeerTimeout
 from rlinf_async.execution.admission import Admission
 from rlinf_async.execution.crew import Crew
 from rlinf_async.execution.definitions import Envs, Policy
+from rlinf_async.execution.drawing import open_drawing
 from rlinf_async.execution.hosts import Host
 from rlinf_async.execution.layout import Cell, segment_fields
 from rlinf_async.execution.leases import Leases
@@ -67,6 +68,7 @@ class Collection:
         self._ring: WeightRing
         self._weights: RowPool
         self._built = asyncio.Event()
+        self._drawing: dict[str, Any] | None = None
         self._rows_of: dict[int, list[int]] = {}
         self._next_weights_row = -1
         self._slowest_s: dict[str, float] = {}
@@ -158,6 +160,7 @@ class Collection:
     async def _build(self) -> None:
         """Create all workers side by side, share the rows, make version 0 live."""
         crew = self._crew
+        self._drawing = await open_drawing(self._run, crew, self.envs)
         async with asyncio.TaskGroup() as group:
             described = group.create_task(self._create_train())
             for plan, host in crew.with_role("render"):
@@ -218,6 +221,7 @@ class Collection:
             "run_seed": self._run.options.seed,
             "cells": cells,
             "squash": self._policy.squash,
+            "drawing": self._drawing,
         }
 
     def _rollout_arguments(self, plan: HostPlan) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rlinf_async.communication.fields import Field, Layout
 from rlinf_async.communication.pool import RowPool
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.definitions import Envs
+from rlinf_async.execution.drawing import DRAW
 from rlinf_async.execution.hosts import START_DEADLINE_S, Cluster, Host
 from rlinf_async.execution.local_host import LocalHost
 from rlinf_async.execution.references import needs_script
@@ -107,7 +108,7 @@ class Crew:
 
     def _python_of(self, roles: Sequence[str]) -> dict[str, Any]:
         """What `Cluster.spawn` must know of a host that may have to run elsewhere."""
-        if self._interpreter is None or "render" not in roles:
+        if self._interpreter is None or not {"render", DRAW} & set(roles):
             return {}
         return {"interpreter": self._interpreter, "script": self._script_for_envs}
 

@@ -20,6 +20,8 @@ class Envs:
     cells: tuple[Cell, ...]
     interpreter: str | None = None
     """The Python that their simulator lives in; None: the run's own."""
+    drawing: list[dict[str, Any]] | None = None
+    """Name, shape and dtype of what a draw worker is told of a slot; None: drawn where stepped."""
 
     @property
     def count(self) -> int:

@@ -38,7 +38,7 @@ class HostCore:
         self.recorder = recorder
         self.command = "idle"
         self._command_since_s = time.monotonic()
-        self._remote = remote
+        self._remote, self._loop = remote, asyncio.get_running_loop()
         self._workers: dict[str, Any] = {}
         self._pools: dict[str, RowPool] = {}
         self._thread = WorkThread(f"work-{host}", asyncio.get_running_loop())
@@ -102,6 +102,16 @@ class HostCore:
     ) -> Awaitable[Any]:
         """Call a worker of another host over a direct link."""
         return self._remote(host, worker, method, arguments, deadline_s)
+
+    def ask(
+        self, host: str, worker: str, method: str, arguments: dict[str, Any], *, deadline_s: float
+    ) -> Any:
+        """`call` from the work thread, which it blocks until the answer is there."""
+
+        async def answer() -> Any:
+            return await self._remote(host, worker, method, arguments, deadline_s)
+
+        return asyncio.run_coroutine_threadsafe(answer(), self._loop).result()
 
     async def _host_create(self, name: str, reference: str, arguments: dict[str, Any]) -> None:
         await self._thread.run(self._create, name, reference, arguments)

@@ -16,6 +16,7 @@ from rlinf_async.execution.admission import Admission
 from rlinf_async.execution.collection import Collection
 from rlinf_async.execution.crew import Crew
 from rlinf_async.execution.definitions import Envs, Policy
+from rlinf_async.execution.drawing import with_draw_host
 from rlinf_async.execution.evaluation import TrainingEvaluation, plan_of
 from rlinf_async.execution.logs import get_logger
 from rlinf_async.execution.records import Batch, Segment, TrainReport
@@ -95,7 +96,7 @@ class Pipeline:
             raise BadInput("pipe.rollout", "there is a rollout stage already", expected="one")
         if horizon < 1:
             raise BadInput("pipe.rollout", "horizon", expected="at least 1", got=horizon)
-        placement = self._placement or self._place(envs)
+        placement = with_draw_host(self._placement or self._place(envs), envs)
         for line in placement.describe():
             log.info("placement", line=line)
         ledger = Ledger(

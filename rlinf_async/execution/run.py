@@ -112,6 +112,7 @@ class Run:
             spaces=Spaces.from_json(told["spaces"]),
             cells=cut_into_cells(count, self.options.cell),
             interpreter=interpreter,
+            drawing=told["drawing"],
         )
 
     def policy(

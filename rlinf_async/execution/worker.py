@@ -46,6 +46,12 @@ class WorkerContext(Protocol):
         """Call a worker of another host over a direct link that the controller has set up."""
         ...
 
+    def ask(
+        self, host: str, worker: str, method: str, arguments: dict[str, Any], *, deadline_s: float
+    ) -> Any:
+        """`call` from the work thread, which it blocks until the answer is there."""
+        ...
+
 
 class Worker:
     """Base of all workers; a subclass takes its context first and then plain keyword arguments.

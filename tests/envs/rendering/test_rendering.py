@@ -138,14 +138,14 @@ def test_chunks_are_drawn_at_their_end_only(monkeypatch: pytest.MonkeyPatch) -> 
     for each in (cell, single):
         each.reset([1, 2, 3])
     count = 0
-    draw = cell._renderer.draw
+    draw = cell._drawer.draw
 
     def counting(*arguments: Any) -> None:
         nonlocal count
         count += 1
         draw(*arguments)
 
-    monkeypatch.setattr(cell._renderer, "draw", counting)
+    monkeypatch.setattr(cell._drawer, "draw", counting)
     action = np.random.default_rng(3).uniform(-1, 1, (N, 5, 6)).astype("float32")
     image = cell.chunk_step(action, ask).observation["image"]
     assert count == N
@@ -253,8 +253,8 @@ def test_a_backend_that_cannot_draw_is_named_with_what_to_install(
 def test_cells_of_one_model_share_a_context_and_others_have_their_own() -> None:
     first, second = drawn("Hopper-v5"), drawn("Hopper-v5", count=1)
     other = drawn("HalfCheetah-v5", count=1)
-    assert first._renderer._renderer is second._renderer._renderer
-    assert other._renderer._renderer is not first._renderer._renderer
+    assert first._drawer._renderer is second._drawer._renderer
+    assert other._drawer._renderer is not first._drawer._renderer
     image = first.reset([1, 2, 3])["image"]
     other.reset([1])
     np.testing.assert_array_equal(second.reset([2])["image"][0], image[1])
