@@ -10,18 +10,24 @@ from gymnasium import wrappers
 
 from rlinf_async.errors import BadInput
 
-DRAWING = wrappers.AddRenderObservation
-PURE_OBSERVATIONS: tuple[type, ...] = (
-    wrappers.AddRenderObservation,
-    wrappers.DiscretizeObservation,
-    wrappers.DtypeObservation,
-    wrappers.FilterObservation,
-    wrappers.FlattenObservation,
-    wrappers.GrayscaleObservation,
-    wrappers.ObstructView,
-    wrappers.RescaleObservation,
-    wrappers.ReshapeObservation,
-    wrappers.ResizeObservation,
+
+def known(*names: str) -> tuple[type, ...]:
+    """Those of Gymnasium's wrappers that the installed version has."""
+    return tuple(getattr(wrappers, name) for name in names if hasattr(wrappers, name))
+
+
+DRAWING = known("AddRenderObservation")
+PURE_OBSERVATIONS = known(
+    "AddRenderObservation",
+    "DiscretizeObservation",
+    "DtypeObservation",
+    "FilterObservation",
+    "FlattenObservation",
+    "GrayscaleObservation",
+    "ObstructView",
+    "RescaleObservation",
+    "ReshapeObservation",
+    "ResizeObservation",
 )
 """Wrappers whose observation depends on the present observation (and state) alone."""
 
@@ -77,7 +83,7 @@ def refuse_what_is_not_one_environment(env: Any, who: str) -> None:
         raise BadInput(
             who, "a factory must return one gymnasium.Env", got=f"a {type(env).__name__}"
         )
-    if any(isinstance(layer, wrappers.Autoreset) for layer in layers(env)):
+    if any(isinstance(layer, known("Autoreset")) for layer in layers(env)):
         raise BadInput(
             who,
             "it resets itself",

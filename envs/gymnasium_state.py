@@ -15,21 +15,20 @@ import numpy.typing as npt
 from gymnasium import wrappers
 
 from rlinf_async.envs.contract import EnvCannotRestore
-from rlinf_async.envs.gymnasium_layers import PURE_OBSERVATIONS, layers
+from rlinf_async.envs.gymnasium_layers import PURE_OBSERVATIONS, known, layers
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-_WITHOUT_STATE: tuple[type, ...] = (
-    *PURE_OBSERVATIONS,
-    wrappers.ClipAction,
-    wrappers.ClipReward,
-    wrappers.DiscretizeAction,
-    wrappers.OrderEnforcing,
-    wrappers.PassiveEnvChecker,
-    wrappers.RescaleAction,
-    wrappers.TransformAction,
-    wrappers.TransformObservation,
-    wrappers.TransformReward,
+_WITHOUT_STATE = PURE_OBSERVATIONS + known(
+    "ClipAction",
+    "ClipReward",
+    "DiscretizeAction",
+    "OrderEnforcing",
+    "PassiveEnvChecker",
+    "RescaleAction",
+    "TransformAction",
+    "TransformObservation",
+    "TransformReward",
 )
 _DERIVED = (
     *("xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "geom_xpos", "geom_xmat"),
@@ -128,8 +127,8 @@ def _inherits_mujocos(kind: type) -> bool:
 
 def _is_gymnasiums_mujoco(base: Any) -> bool:
     module = sys.modules.get("gymnasium.envs.mujoco.mujoco_env")
-    known = module is not None and isinstance(base, module.MujocoEnv)
-    return known and type(base).__module__.startswith("gymnasium.envs.mujoco.")
+    is_mujoco = module is not None and isinstance(base, module.MujocoEnv)
+    return is_mujoco and type(base).__module__.startswith("gymnasium.envs.mujoco.")
 
 
 def _mujoco_state(base: Any) -> npt.NDArray[np.float64]:
@@ -162,9 +161,9 @@ def stacked(states: list[Arrays]) -> Arrays:
     together: Arrays = {}
     for name in dict.fromkeys(name for state in states for name in state):
         values = [state.get(name) for state in states]
-        known = [each for each in values if each is not None]
-        if len(known) == len(states) and len({(v.shape, v.dtype) for v in known}) == 1:
-            together[name] = np.stack(known)
+        there = [each for each in values if each is not None]
+        if len(there) == len(states) and len({(v.shape, v.dtype) for v in there}) == 1:
+            together[name] = np.stack(there)
         else:
             pairs = enumerate(values)
             together |= {f"{name}#{slot}": each for slot, each in pairs if each is not None}

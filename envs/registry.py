@@ -228,11 +228,14 @@ def _gymnasium(
 ) -> GymnasiumCell | VectorCell:
     try:
         from rlinf_async.envs.gymnasium_adapter import GymnasiumCell
-        from rlinf_async.envs.vector_adapter import VectorCell
     except ModuleNotFoundError as cause:
         raise _not_installed(name, cause) from cause
-    kind = VectorCell if _makes_vectors(factory) else GymnasiumCell
-    return kind(factory, count, name=name, first_slot=first_slot, checks=checks)
+    if not _makes_vectors(factory):
+        return GymnasiumCell(factory, count, name=name, first_slot=first_slot, checks=checks)
+    # Needs a newer Gymnasium than single environments do.
+    from rlinf_async.envs.vector_adapter import VectorCell
+
+    return VectorCell(factory, count, name=name, first_slot=first_slot, checks=checks)
 
 
 def _makes_vectors(factory: Callable[..., Any]) -> bool:
