@@ -12,6 +12,7 @@ from typing import Any
 from rlinf_async.algorithms.normalizers import Statistics
 from rlinf_async.envs.filming import Camera, make_filmed_cell, steps_per_s
 from rlinf_async.envs.registry import make_cell
+from rlinf_async.errors import BadInput
 from rlinf_async.execution.evaluation import check_spaces
 from rlinf_async.execution.references import rebuild
 from rlinf_async.execution.spaces import Spaces
@@ -86,7 +87,14 @@ class EvaluateWorker(Worker):
         """Begin the first of `items`; what was under way is dropped."""
         self._drop()
         with _torch_generator_kept():
-            policies = self._policies(run_seed, sampled=sampled, merged=merged)
+            try:
+                policies = self._policies(run_seed, sampled=sampled, merged=merged)
+            except ModuleNotFoundError as cause:
+                raise BadInput(
+                    f"evaluation in {self._name!r}",
+                    f"the policy needs {cause.name!r}, which the environment's interpreter lacks",
+                    fix=f"run `{sys.executable} -m pip install {cause.name}`",
+                ) from cause
         check_spaces(policies.spaces, self._envs.spaces, self._name)
         watchers = self._watchers(policies.spaces, record, videos)
         self._scoring = Scoring(self._envs, policies, watchers, run_seed=run_seed, items=items)

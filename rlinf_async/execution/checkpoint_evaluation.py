@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.checkpoint import MARKER, read_documents
 from rlinf_async.execution.crew import Crew
+from rlinf_async.execution.definitions import Envs
 from rlinf_async.execution.evaluation import (
     DEFAULT_SLOTS,
     ROLE,
@@ -21,9 +22,10 @@ from rlinf_async.execution.evaluation import (
     check_spaces,
 )
 from rlinf_async.execution.probe import probe_env
-from rlinf_async.execution.references import SCRIPT_MODULE
+from rlinf_async.execution.references import SCRIPT_MODULE, needs_script
 from rlinf_async.execution.scores import EvaluationReport
 from rlinf_async.execution.spaces import Spaces
+from rlinf_async.hardware.interpreters import interpreter_of, suite_of
 from rlinf_async.scheduling.placement import HostPlan, Placement
 
 if TYPE_CHECKING:
@@ -80,11 +82,11 @@ async def evaluate_checkpoint(
         BadInput: the environment cannot be built or is not one for this policy.
     """
     run.script = subject.script
-    told = probe_env(subject.env, subject.name, subject.script, run.runtime_folder.path)
-    check_spaces(subject.spaces, Spaces.from_json(told["spaces"]), subject.name)
+    envs = _probed(run, subject)
+    check_spaces(subject.spaces, envs.spaces, subject.name)
     count = min(slots or DEFAULT_SLOTS, plan.episodes)
     placement = _place(run, min(count, run.options.hosts or len(run.cores)))
-    crew = Crew(run, placement)
+    crew = Crew(run, placement, envs)
     try:
         await crew.start()
         async with asyncio.TaskGroup() as group:
@@ -100,6 +102,23 @@ async def evaluate_checkpoint(
         await crew.close()
     return EvaluationReport(
         env=subject.name, version=version, seed=plan.seed, sampled=plan.sampled, episodes=episodes
+    )
+
+
+def _probed(run: Run, subject: Subject) -> Envs:
+    """The environments as described, in the interpreter that their simulator lives in."""
+    env = subject.env
+    suite = suite_of(env.get("env") if isinstance(env, dict) else env)
+    interpreter = None if suite is None else str(interpreter_of(suite))
+    script = subject.script if interpreter is None or needs_script(env) else None
+    folder = run.runtime_folder.path
+    told = probe_env(env, subject.name, script, folder, interpreter=interpreter)
+    return Envs(
+        env=env,
+        name=subject.name,
+        spaces=Spaces.from_json(told["spaces"]),
+        cells=(),
+        interpreter=interpreter,
     )
 
 

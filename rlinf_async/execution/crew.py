@@ -95,20 +95,21 @@ class Crew:
             await host.map_pool(pool)
             worker.settle(host)
 
-    async def add(self, name: str, role: str) -> Host:
-        """One more host, on all cores of the run; in serial mode the one that there is."""
+    async def add(self, name: str, role: str, envs: Envs) -> Host:
+        """One more host for `envs`, on all cores of the run; in serial mode the one there is."""
         if self._cluster is None:
             return self.host(self.placement.hosts[0])
-        host = self._cluster.spawn(
-            name, roles=(role,), cores=self._run.cores, **self._python_of((role,))
-        )
+        python: dict[str, Any] = {}
+        if envs.interpreter is not None:
+            python = {"interpreter": envs.interpreter, "script": needs_script(envs.env)}
+        host = self._cluster.spawn(name, roles=(role,), cores=self._run.cores, **python)
         self._hosts[name] = host
         await self._cluster.ready()
         return host
 
     def _python_of(self, roles: Sequence[str]) -> dict[str, Any]:
         """What `Cluster.spawn` must know of a host that may have to run elsewhere."""
-        if self._interpreter is None or not {"render", DRAW} & set(roles):
+        if self._interpreter is None or not {"render", DRAW, "evaluate"} & set(roles):
             return {}
         return {"interpreter": self._interpreter, "script": self._script_for_envs}
 

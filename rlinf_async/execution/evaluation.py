@@ -206,7 +206,7 @@ class TrainingEvaluation:
         key = (orjson.dumps(envs.env), slots, film)
         if key not in self._evaluators:
             name = f"{ROLE}-{len(self._evaluators)}"
-            host = await self._crew.add(name, ROLE)
+            host = await self._crew.add(name, ROLE, envs)
             await self._collection.share_weights(host)
             evaluators = Evaluators([host], self._run.options, worker=name)
             await evaluators.create(envs.env, envs.name, slots=slots, film=film)

@@ -88,3 +88,15 @@ def test_an_unknown_task_and_a_missing_suite_are_refused(launch, stand_in):
     run = launch("elsewhere.py", "--env", "metaworld/push-v3")
     assert run.finish() == 2
     assert "venvs install metaworld" in run.stderr
+
+
+def test_evaluations_run_where_the_environments_live(launch, stand_in, tmp_path):
+    training = launch("elsewhere.py", "--env", "pusht/state", "--time-limit", "4", "--evaluate")
+    assert training.finish() == 0, training.stderr
+    row = json.loads((training.run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (row["eval/return_mean"], row["eval/length_mean"]) == (4.0, 4.0)
+    run = launch(training.run_dir, "--episodes", "3", "--json", "-", command="eval")
+    assert run.finish() == 0, run.stderr
+    told = json.loads("".join(run.out))
+    assert told["env"] == "pusht/state"
+    assert [episode["return"] for episode in told["episodes"]] == [4.0, 4.0, 4.0]
