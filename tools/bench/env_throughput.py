@@ -33,7 +33,7 @@ ENVS = {"HalfCheetah-v5": 40, "Ant-v5": 10}
 """Steps of a round, of about the same time."""
 
 WARM_UP = 40
-PIECE = 5
+PIECE = 10
 """Steps after which bare stepping takes over our states; ours and bare alternate in such pieces."""
 COUNT = 64
 PEERS = {"sync": "gymnasium", "envpool": "envpool"}
