@@ -170,7 +170,8 @@ def make_learner(
         "normalize": normalize,
         "iterations": iterations,
     }
-    return _make(policy, spaces, why_not_fused(policy, loss, shards=shards), shards, arguments)
+    obstacle = why_not_fused(policy, loss, shards=shards, chunk=spaces.chunk)
+    return _make(policy, spaces, obstacle, shards, arguments)
 
 
 def preparation(
@@ -190,7 +191,7 @@ def remembers(policy: Any) -> bool:
     return bool(getattr(policy, "state_shape", None))
 
 
-def why_not_fused(policy: Any, loss: Loss, *, shards: int = 1) -> str | None:
+def why_not_fused(policy: Any, loss: Loss, *, shards: int = 1, chunk: int = 1) -> str | None:
     """The first reason why the fused learner does not apply, or None."""
     if not hasattr(policy, "to_kernel"):
         return f"{type(policy).__name__} is no built-in policy"
@@ -198,6 +199,8 @@ def why_not_fused(policy: Any, loss: Loss, *, shards: int = 1) -> str | None:
         return f"{getattr(loss, '__name__', loss)} is no built-in loss"
     if shards != 1:
         return f"the gradient is computed in {shards} shards"
+    if chunk != 1:
+        return f"actions come in chunks of {chunk}"
     return None
 
 

@@ -45,14 +45,14 @@ class Actor(Protocol):
 
 
 def make_actor(policy: Any, spaces: Spaces, slots: int, *, normalize: bool) -> Actor:
-    """The actor for `policy`: numpy for built-in policies, else torch.
+    """The actor for `policy`: numpy for built-in policies without chunks, else torch.
 
     Args:
         policy: a built-in record, or a torch module with `act` and `value`.
         slots: n, the environments of the cell.
         normalize: whether observations are normalised with the weights row's moments.
     """
-    if hasattr(policy, "to_kernel"):
+    if hasattr(policy, "to_kernel") and spaces.chunk == 1:
         from rlinf_async.models.fused_acting import FusedActor
 
         return FusedActor(policy, spaces, slots, normalize=normalize)

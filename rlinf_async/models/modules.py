@@ -12,6 +12,7 @@ Parameters of the built-in MLPs appear in the order of `policies`' flat vector: 
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
@@ -122,6 +123,7 @@ class GaussianModule(_TwoNets):
     def __init__(self, policy: GaussianActorCritic) -> None:
         super().__init__(policy)
         self._shape = policy.spaces.action.shape
+        self._components = policy.output_size // policy.spaces.chunk
         self.log_std = nn.Parameter(torch.full((policy.output_size,), float(policy.log_std)))
 
     def act(
@@ -134,16 +136,33 @@ class GaussianModule(_TwoNets):
         action = mean + self.log_std.exp() * noise
         return action.reshape(-1, *self._shape), self._logp(mean, action), value
 
-    def evaluate(self, observation: Observation, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probs, entropies and values, [N] each."""
+    def evaluate(
+        self, observation: Observation, action: Tensor, executed: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probs, entropies and values, [N] each; `executed` as in the module."""
         x = self._join(observation)
-        logp = self._logp(self._net(0, x), action.reshape(len(x), -1))
-        entropy = (self.log_std + (0.5 + _HALF_LOG_TAU)).sum()
-        return logp, entropy.expand(len(x)), self._net(1, x).squeeze(1)
+        mean, value = self._net(0, x), self._net(1, x).squeeze(1)
+        entropy = self.log_std + (0.5 + _HALF_LOG_TAU)
+        action = action.reshape(len(x), -1)
+        if executed is None:
+            return self._logp(mean, action), entropy.sum().expand(len(x)), value
+        counted = self._counted(executed)
+        scaled = (action - mean) * (-self.log_std).exp()
+        logp = -0.5 * scaled.square() - (self.log_std + _HALF_LOG_TAU)
+        return (
+            torch.where(counted, logp, 0.0).sum(1),
+            torch.where(counted, entropy, 0.0).sum(1),
+            value,
+        )
 
     def mean(self, observation: Observation) -> Tensor:
         """The most likely actions [N, *shape]."""
         return self._net(0, self._join(observation)).reshape(-1, *self._shape)
+
+    def _counted(self, executed: Tensor) -> Tensor:
+        """Which components [N, A] belong to the first `executed` [N] actions of their chunk."""
+        action_of = torch.arange(len(self.log_std)) // self._components
+        return action_of < executed.unsqueeze(1)
 
     def _logp(self, mean: Tensor, action: Tensor) -> Tensor:
         scaled = (action - mean) * (-self.log_std).exp()
@@ -213,6 +232,20 @@ def as_module(policy: Any) -> nn.Module:
 def state_shape(policy: Any) -> dict[str, tuple[int, ...]]:
     """Name to shape of one slot's memory; empty for a policy, record or module, without one."""
     return dict(getattr(policy, "state_shape", {}))
+
+
+def check_chunks(module: nn.Module) -> None:
+    """BadInput for a module whose log-probs cannot leave out what a chunk did not execute."""
+    name, needed = ("evaluate_sequence", 5) if state_shape(module) else ("evaluate", 3)
+    parameters = inspect.signature(getattr(module, name)).parameters.values()
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(places) < needed and all(p.kind is not p.VAR_POSITIONAL for p in parameters):
+        raise BadInput(
+            type(module).__name__,
+            f"{name} has no argument `executed`, and actions come in chunks",
+            expected="log-probs and entropies of the first `executed` [N] actions of each chunk",
+            got=f"{name}({', '.join(p.name for p in parameters)})",
+        )
 
 
 def flatten(module: nn.Module, *, gradient: bool) -> tuple[Tensor, Tensor | None]:

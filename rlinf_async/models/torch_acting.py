@@ -19,6 +19,7 @@ from rlinf_async.execution.spaces import Spaces
 from rlinf_async.models.modules import (
     RecurrentPolicyModule,
     as_module,
+    check_chunks,
     flatten,
     policy_calls,
     state_shape,
@@ -37,6 +38,8 @@ class TorchActor:
 
     def __init__(self, policy: Any, spaces: Spaces, slots: int, *, normalize: bool) -> None:
         module = as_module(policy).eval()
+        if spaces.chunk > 1:
+            check_chunks(module)
         flat, _ = flatten(module, gradient=False)
         self._policy = policy_calls(module)
         self._parameters: Float32 = flat.numpy()

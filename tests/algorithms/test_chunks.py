@@ -6,8 +6,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf_async.algorithms.advantages import chunk_rewards, gae_advantages
-from rlinf_async.algorithms.normalizers import ReturnScaler, sub_steps
+from rlinf_async.algorithms.advantages import (
+    chunk_rewards,
+    gae_advantages,
+    vtrace,
+    vtrace_advantages,
+)
+from rlinf_async.algorithms.batching import Preparation
+from rlinf_async.algorithms.normalizers import ReturnScaler, Statistics, sub_steps
+from tests.fixtures.batches import random_batch, vector_spaces
 
 
 @st.composite
@@ -59,6 +66,76 @@ def test_advantages_of_chunks(segment, discount):
     found, _ = gae_advantages(per_chunk, terminated, truncated, value, final, gamma=gamma, lam=0.8)
     expected = slow_gae(reward, executed, *rest, 0.9, 0.8, discount)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def slow_vtrace(reward, executed, terminated, truncated, value, final, log_ratio, discount):
+    """Advantages and targets entry by entry, backwards; gamma 0.9, lambda 0.8, caps 1.2 and 1."""
+    advantage, target = np.zeros(executed.shape), np.zeros(executed.shape)
+    for b in range(executed.shape[1]):
+        excess = later = 0.0
+        for t in reversed(range(len(executed))):
+            made = executed[t, b]
+            decay = 0.9**made if discount == "step" else 0.9
+            weights = [0.9**i if discount == "step" else 1.0 for i in range(made)]
+            earned = sum(w * r for w, r in zip(weights, reward[t, b], strict=False))
+            cut = terminated[t, b] or truncated[t, b]
+            behind = final[t, b] if cut else value[t + 1, b]
+            behind = 0.0 if terminated[t, b] else behind
+            ratio = np.exp(log_ratio[t, b])
+            rho, trace = min(1.2, ratio), 0.8 * min(1.0, ratio)
+            follows = behind if cut or t + 1 == len(executed) else later
+            advantage[t, b] = rho * (earned + decay * follows - value[t, b])
+            delta = rho * (earned + decay * behind - value[t, b])
+            excess = delta + (0.0 if cut else decay * trace * excess)
+            later = target[t, b] = value[t, b] + excess
+    return advantage, target
+
+
+@settings(max_examples=100, deadline=None)
+@given(chunked_segments(), st.sampled_from(["chunk", "step"]), st.integers(0, 1000))
+def test_vtrace_of_chunks(segment, discount, seed):
+    reward, executed, *rest = segment
+    log_ratio = np.random.default_rng(seed).normal(0.0, 0.5, executed.shape)
+    per_chunk, gamma = chunk_rewards(reward, executed, gamma=0.9, discount=discount)
+    found = vtrace_advantages(per_chunk, *rest, log_ratio, gamma=gamma, lam=0.8, rho_bar=1.2)
+    expected = slow_vtrace(reward, executed, *rest, log_ratio, discount)
+    for each, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(each, wanted, rtol=1e-5, atol=1e-5)
+
+
+class ExecutedPolicy:
+    """Log-prob: the number of executed actions. Value: 0."""
+
+    def logp(self, observations, action, executed=None):
+        return executed.astype(np.float32)
+
+    def value(self, observations):
+        return np.zeros(len(observations["state"]), np.float32)
+
+
+def test_recomputed_log_probs_leave_out_what_was_not_executed():
+    spaces = vector_spaces(widths={"state": 3})
+    batch = random_batch(spaces, horizon=4, slots=3, version=1)
+    rng = np.random.default_rng(5)
+    batch["executed"] = rng.integers(1, 4, (4, 3))
+    batch["reward"] = rng.normal(size=(4, 3, 3))
+    estimator = vtrace(gamma=0.9, lam=0.8, rho_bar=1.2, discount="step")
+    prepared = Preparation(advantages=estimator, normalized=False, joined=False)(
+        batch,
+        statistics=Statistics.initial(spaces),
+        scales={},
+        version=2,
+        evaluator=ExecutedPolicy(),
+    )
+    executed = batch["executed"]
+    np.testing.assert_array_equal(prepared.executed, executed.reshape(-1))
+    np.testing.assert_array_equal(prepared.logp_base, executed.reshape(-1).astype(np.float32))
+    nothing = np.zeros((5, 3)), np.zeros((4, 3))
+    bits = batch["terminated"], batch["truncated"]
+    log_ratio = executed - batch["logp"]
+    expected = slow_vtrace(batch["reward"], executed, *bits, *nothing, log_ratio, "step")
+    np.testing.assert_allclose(prepared.advantage.reshape(4, 3), expected[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(prepared.returns.reshape(4, 3), expected[1], rtol=1e-4, atol=1e-5)
 
 
 def test_one_chunk_by_hand():
