@@ -74,7 +74,7 @@ class GymnasiumCell:
         limits = {leaf.spec.name: leaf.limits for leaf in leaves if leaf.limits is not None}
         self._checks = ValueChecks(name, first_slot, limits) if checks else None
         self._slots = [
-            SlotEnv(env, leaves, name=name, slot=first_slot + slot)
+            SlotEnv(env, leaves, name=name, slot=first_slot + slot, bounds=checks)
             for slot, env in enumerate(self._envs)
         ]
 

@@ -23,8 +23,11 @@ class SlotEnv:
     shape and dtype.
     """
 
-    def __init__(self, env: Any, leaves: Sequence[Leaf], *, name: str, slot: int) -> None:
-        self.env, self.slot = env, slot
+    def __init__(
+        self, env: Any, leaves: Sequence[Leaf], *, name: str, slot: int, bounds: bool = True
+    ) -> None:
+        """`bounds`: compare the first observations with the bounds of floats too."""
+        self.env, self.slot, self._bounds = env, slot, bounds
         self.has_begun = False
         self._leaves, self._name = leaves, name
         self._inner, self._finish = deferred(env)
@@ -111,7 +114,9 @@ class SlotEnv:
     def _check(self, observation: Any) -> None:
         try:
             for leaf in self._leaves:
-                leaf.check_limits(leaf.read(observation))
+                value = leaf.read(observation)
+                if self._bounds:
+                    leaf.check_limits(value)
         except Unfit as unfit:
             raise self.mismatch(unfit.key, unfit.expected, unfit.got) from None
 

@@ -141,7 +141,7 @@ class Leaf:
     def _range(self, where: tuple[int, ...]) -> str:
         assert self.limits is not None
         low, high = (np.broadcast_to(each, self.spec.shape)[where] for each in self.limits)
-        return f"a value from {low} to {high}"
+        return f"a value from {low} to {high}, as declared (checks=False allows others)"
 
 
 def describe(value: Any) -> str:

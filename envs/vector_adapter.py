@@ -85,7 +85,9 @@ class VectorCell:
             raise
         base = self._env.unwrapped
         self.time_limit = time_limit(base.envs[0]) if isinstance(base, SyncVectorEnv) else None
-        self._calls = VectorCalls(self._env, leaves, name=name, first_slot=first_slot)
+        self._calls = VectorCalls(
+            self._env, leaves, name=name, first_slot=first_slot, bounds=checks
+        )
         self._actions = NestedActions(self.spaces.action, nest, count)
         self._table = SlotTable(self.spaces, count, who=name)
         limits = {leaf.spec.name: leaf.limits for leaf in leaves if leaf.limits is not None}

@@ -37,10 +37,18 @@ class VectorCalls:
     The first two answers are compared with the bounds of the spaces too.
     """
 
-    def __init__(self, env: Any, leaves: Sequence[Leaf], *, name: str, first_slot: int) -> None:
+    def __init__(
+        self,
+        env: Any,
+        leaves: Sequence[Leaf],
+        *,
+        name: str,
+        first_slot: int,
+        bounds: bool = True,
+    ) -> None:
         self._env, self._leaves, self._name = env, leaves, name
         self._slots, self._first_slot = int(env.num_envs), first_slot
-        self._unchecked = 2
+        self._unchecked = 2 if bounds else 0
 
     def reset(
         self, seeds: list[int | None], mask: npt.NDArray[np.bool_] | None = None
