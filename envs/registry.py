@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlinf_async.envs.backends.choice import open_cell
 from rlinf_async.envs.batched import BatchedCell
 from rlinf_async.envs.contract import CellEnvs
 from rlinf_async.envs.guarded import GuardedCell
@@ -154,46 +155,68 @@ def _open(
     camera: GymnasiumCamera | None,
 ) -> CellEnvs:
     """The environments without our wrappers; with Gymnasium's they are never stepped in batch."""
-    env, name = request.env, _name_of(request)
-    if isinstance(env, str):
-        if env in BATCHED_IDS and not named and camera is None:
-            return _batched(_limited(batched_task(env), request.time_limit), count)
-        if is_suite_id(env):
-            factory = _limited_factory(suite_factory(env, first_slot), request.time_limit)
-        else:
-            factory = _id_factory(env, request.time_limit)
+    name = _name_of(request)
+    task = _task_of(request)
+    if task is not None and not named and camera is None:
+        return _batched(_limited(task, request.time_limit), count)
+    if task is not None and not isinstance(request.env, str) and named:
+        raise BadInput(
+            f"environment {name!r}",
+            f"{named[0].name} wraps single environments, and this task is a batch",
+            fix="use a wrapper of rlinf_async.envs.wrappers",
+        )
+    if task is not None and not isinstance(request.env, str):
+        return _batched(_limited(task, request.time_limit), count)
+
+    def make_local(slots: int, first: int) -> Any:
+        factory = _factory_of(request, first, named)
+        if camera is not None:
+            factory = camera.watching(factory, name)
+        for each in named:
+            factory = each.applied(factory)
+        return _gymnasium(factory, slots, name, first, checks=request.checks)
+
+    # What is drawn or filmed, and vectors, must be in this process and on this thread.
+    here = camera is not None or request.pixels is not None
+    if here or _makes_vectors(_factory_of(request, first_slot, named)):
+        opened: CellEnvs = make_local(count, first_slot)
     else:
-        target = references.rebuild(env, where="environment")
-        if isinstance(target, BatchedTask):
-            if named:
-                raise BadInput(
-                    f"environment {target.name!r}",
-                    f"{named[0].name} wraps single environments, and this task is a batch",
-                    fix="use a wrapper of rlinf_async.envs.wrappers",
-                )
-            return _batched(_limited(target, request.time_limit), count)
-        if not callable(target):
-            raise BadInput(
-                "environment",
-                "it is neither an id nor a factory",
-                expected="a Gymnasium id, a BatchedTask, or a function or class of one Env",
-                got=f"a {type(target).__name__}",
-            )
-        if _makes_vectors(target) and (named or request.time_limit is not None):
-            raise BadInput(
-                f"environment {name!r}",
-                "it is a vector environment, which wrappers and time limits of single ones do not "
-                "fit",
-                fix="wrap it, or limit its episodes, inside the factory",
-            )
-        factory = _limited_factory(target, request.time_limit)
-    if camera is not None:
-        factory = camera.watching(factory, name)
-    for each in named:
-        factory = each.applied(factory)
-    single: Any = _gymnasium(factory, count, name, first_slot, checks=request.checks)
-    opened: CellEnvs = single
+        opened = open_cell(request, make_local, count, first_slot, name)
     return opened
+
+
+def _task_of(request: EnvRequest) -> BatchedTask | None:
+    """The batched task that is asked for; None for all else."""
+    if isinstance(request.env, str):
+        return batched_task(request.env) if request.env in BATCHED_IDS else None
+    target = references.rebuild(request.env, where="environment")
+    return target if isinstance(target, BatchedTask) else None
+
+
+def _factory_of(
+    request: EnvRequest, first_slot: int, named: Sequence[GymnasiumWrapper]
+) -> Callable[..., Any]:
+    """What makes single environments, slot by slot from `first_slot` on, or a vector of them."""
+    env = request.env
+    if isinstance(env, str):
+        if is_suite_id(env):
+            return _limited_factory(suite_factory(env, first_slot), request.time_limit)
+        return _id_factory(env, request.time_limit)
+    target = references.rebuild(env, where="environment")
+    if not callable(target):
+        raise BadInput(
+            "environment",
+            "it is neither an id nor a factory",
+            expected="a Gymnasium id, a BatchedTask, or a function or class of one Env",
+            got=f"a {type(target).__name__}",
+        )
+    if _makes_vectors(target) and (named or request.time_limit is not None):
+        raise BadInput(
+            f"environment {_name_of(request)!r}",
+            "it is a vector environment, which wrappers and time limits of single ones do not fit",
+            fix="wrap it, or limit its episodes, inside the factory",
+        )
+    return _limited_factory(target, request.time_limit)
 
 
 def _limited(task: BatchedTask, time_limit: int | None) -> BatchedTask:

@@ -68,6 +68,7 @@ class Run:
         chunk: int = 1,
         checks: bool = True,
         pixels: Any = None,
+        backend: str = "auto",
     ) -> Envs:
         """`count` environments of a Gymnasium id, or of a named factory that returns one.
 
@@ -81,6 +82,8 @@ class Run:
             chunk: simulator steps of one action.
             checks: end the run where observations or rewards are not finite or out of range.
             pixels: an `envs.rendering.Pixels`, for camera images as observations.
+            backend: loop, threads or processes, for environments that are not stepped in batch;
+                auto measures which is quickest.
 
         Raises:
             BadInput: unknown environment (with the nearest names), or one that cannot be built.
@@ -92,6 +95,7 @@ class Run:
             time_limit=time_limit,
             chunk=None if chunk == 1 else chunk,
             checks=None if checks else False,
+            backend=None if backend == "auto" else backend,
             pixels=None if pixels is None else describe(pixels, where="run.envs(pixels)"),
         )
         function = getattr(env, "func", env)  # a functools.partial is named after its function
