@@ -7,6 +7,7 @@ step has left, as direct rendering sees them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -34,6 +35,18 @@ SKINNED = ("xpos", "xquat")
 """Of models with skins."""
 FLEXIBLE = ("flexvert_xpos",)
 """Of models with flexes."""
+_SHAPES = (
+    "geom_type",
+    "geom_dataid",
+    "geom_matid",
+    "mesh_vert",
+    "mesh_face",
+    "hfield_data",
+    "mat_texid",
+    "tex_height",
+    "tex_width",
+)
+"""Fields of MjModel that tell one specification from another."""
 LOOKS = ("geom_rgba", "geom_size", "site_rgba", "site_size", "mat_rgba", "light_diffuse")
 """Fields of MjModel that a task may change from episode to episode."""
 
@@ -49,6 +62,17 @@ def data_fields(model: Any) -> tuple[str, ...]:
     skinned = SKINNED if model.nskin else ()
     flexible = FLEXIBLE if model.nflex else ()
     return (*ALWAYS, *skinned, *flexible)
+
+
+def shapes_of(model: Any) -> bytes:
+    """A digest of what a context holds of a model, the same for all instances of one specification.
+
+    Whatever an environment may move or paint when it is reset does not count.
+    """
+    digest = hashlib.blake2b(bytes(model.names), digest_size=16)
+    for field in _SHAPES:
+        digest.update(np.asarray(getattr(model, field)).tobytes())
+    return digest.digest()
 
 
 class PoseSource(Protocol):
@@ -94,7 +118,7 @@ class SinglePoses:
                     fix="leave out pixels, or use its own images",
                 )
         self.model = self._inner[0].model
-        if any(inner.model.signature != self.model.signature for inner in self._inner):
+        if len({shapes_of(inner.model) for inner in self._inner}) > 1:
             raise BadInput(
                 who,
                 "environments of one cell that have different models cannot be drawn together",

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlinf_async.envs.rendering.gl import settle
-from rlinf_async.envs.rendering.poses import LOOKS, Poses
+from rlinf_async.envs.rendering.poses import LOOKS, Poses, shapes_of
 from rlinf_async.errors import BadInput, nearest
 
 Quality = Literal["fast", "full"]
@@ -154,8 +154,7 @@ class SharedRenderer:
     """
 
     def __init__(self, model: Any, **options: Any) -> None:
-        # Equal signatures: compiled from the same specification, so only looks may differ.
-        self._key = (model.signature, model.ngeom, *sorted(options.items()))
+        self._key = (shapes_of(model), *sorted(options.items()))
         renderers = _shared.__dict__.setdefault("open", {})
         if self._key not in renderers:
             renderers[self._key] = [Renderer(model, **options), 0]

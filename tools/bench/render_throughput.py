@@ -2,7 +2,8 @@
 
 Each side is a process of its own on the same core, with the defaults that its users get: ours
 draws 8 slots of a cell from their world poses, theirs one environment. Only drawing is timed, in
-CPU time; steps between are not. A ratio is the median over interleaved runs.
+CPU time; steps between are not. A ratio is the median over interleaved runs. Meta-World is drawn in
+its own interpreter, if `python -m rlinf_async venvs install metaworld` has made it.
 
     python tools/bench/render_throughput.py [--quick]
 """
@@ -10,20 +11,24 @@ CPU time; steps between are not. A ratio is the median over interleaved runs.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from common import ONE_THREAD, emit, machine_to_itself, median
+from common import ONE_THREAD, ROOT, emit, machine_to_itself, median
 
 SLOTS = 8
 SIZES = (64, 84, 128, 224)
 ENVS = ("HalfCheetah-v5", "Ant-v5")
+METAWORLD = "metaworld/push-v3"
+CAMERAS = {METAWORLD: "corner2"}
 QUICK_CASES = [*((ENVS[0], size) for size in (64, 84, 224)), (ENVS[1], 84)]
 
 
@@ -34,7 +39,8 @@ class Ours:
         from rlinf_async.envs.registry import make_cell
         from rlinf_async.envs.rendering import Pixels
 
-        pixels = Pixels(height=size, width=size, gl=gl)
+        cameras = (CAMERAS[env],) if env in CAMERAS else ()
+        pixels = Pixels(cameras=cameras, height=size, width=size, gl=gl)
         self._cell: Any = make_cell({"env": env, "pixels": pixels, "checks": False}, SLOTS)
         self._cell.reset(range(SLOTS))
         self._rng = np.random.default_rng(0)
@@ -56,7 +62,12 @@ class Theirs:
     def __init__(self, env: str, size: int) -> None:
         import gymnasium
 
-        self._env = gymnasium.make(env, render_mode="rgb_array", width=size, height=size)
+        how: dict[str, Any] = {"render_mode": "rgb_array", "width": size, "height": size}
+        if env == METAWORLD:
+            importlib.import_module("metaworld")  # it registers its ids
+            how |= {"env_name": env.partition("/")[2], "camera_name": CAMERAS[env]}
+            env = "Meta-World/MT1"
+        self._env = gymnasium.make(env, **how)
         self._env.reset(seed=0)
         self._env.action_space.seed(0)
 
@@ -87,8 +98,9 @@ class Side:
     """One side in a process; it measures whenever it is asked to."""
 
     def __init__(self, kind: str, env: str, size: int, gl: str, least_s: float) -> None:
-        command = [sys.executable, __file__, "--side", kind, env, str(size), gl, str(least_s)]
-        environment = os.environ | ONE_THREAD | {"MUJOCO_GL": gl}
+        python = str(metaworld_python()) if env == METAWORLD else sys.executable
+        command = [python, __file__, "--side", kind, env, str(size), gl, str(least_s)]
+        environment = os.environ | ONE_THREAD | {"MUJOCO_GL": gl, "PYTHONPATH": str(ROOT)}
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment
@@ -126,6 +138,26 @@ def compare(env: str, size: int, gl: str, rounds: int, least_s: float) -> list[t
             each.close()
 
 
+def metaworld_python() -> Path | None:
+    """The interpreter that Meta-World lives in; None where it is not installed."""
+    from rlinf_async.errors import BadInput
+    from rlinf_async.hardware.interpreters import interpreter_of, named
+
+    try:
+        return interpreter_of(named("metaworld"))
+    except BadInput as missing:
+        print(f"note: metaworld is left out: {missing}", file=sys.stderr)
+        return None
+
+
+def cases_of(*, quick: bool) -> list[tuple[str, int]]:
+    """What to draw, and at which sizes."""
+    cases = QUICK_CASES if quick else [(env, size) for env in ENVS for size in SIZES]
+    if metaworld_python() is None:
+        return cases
+    return [*cases, *((METAWORLD, size) for size in ((84,) if quick else SIZES))]
+
+
 def main() -> None:
     """Measure and print."""
     from rlinf_async.envs.rendering.gl import choose_gl
@@ -134,14 +166,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="under a minute: fewer rounds")
     quick = parser.parse_args().quick
     rounds, least_s = (3, 0.2) if quick else (9, 0.5)
-    cases = QUICK_CASES if quick else [(env, size) for env in ENVS for size in SIZES]
+    cases = cases_of(quick=quick)
     gl = choose_gl()
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(cores)})
     ours_per_s, theirs_per_s, ratios = {}, {}, {}
     with machine_to_itself():
         for env, size in cases:
-            name = f"{env.partition('-')[0]}-{size}"
+            name = f"{env.partition('/' if env == METAWORLD else '-')[0]}-{size}"
             runs = compare(env, size, gl, rounds, least_s)
             ours_per_s[name] = median(ours for ours, _ in runs)
             theirs_per_s[name] = median(theirs for _, theirs in runs)

@@ -18,6 +18,7 @@ import pytest
 from rlinf_async.envs.registry import describe_env, make_cell
 from rlinf_async.envs.rendering import Pixels
 from rlinf_async.envs.rendering.gl import choose_gl
+from rlinf_async.envs.rendering.poses import SinglePoses, shapes_of
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.references import describe
 
@@ -263,3 +264,23 @@ def test_cells_of_one_model_share_a_context_and_others_have_their_own() -> None:
     second.close()
     second.close()
     other.close()
+
+
+def test_instances_of_a_model_are_told_from_other_models() -> None:
+    import mujoco
+
+    spheres = "<mujoco><worldbody><geom size='1'/><site/></worldbody></mujoco>"
+    boxes = "<mujoco><worldbody><geom type='box' size='1 1 1'/></worldbody></mujoco>"
+    one, same, other = map(mujoco.MjModel.from_xml_string, (spheres, spheres, boxes))
+    same.geom_rgba[...] = 0.5
+    same.site_pos[...] = 3.0
+    assert shapes_of(one) == shapes_of(same)
+    assert shapes_of(one) != shapes_of(other)
+
+
+def test_a_cell_of_different_models_is_refused() -> None:
+    envs = [gymnasium.make(name) for name in ("Hopper-v5", "Walker2d-v5")]
+    with pytest.raises(BadInput, match=r"different models.*--cell 1"):
+        SinglePoses(envs, who="environment 'mixed'")
+    for env in envs:
+        env.close()
