@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rlinf_async.algorithms.batching import normalize_rows
 from rlinf_async.algorithms.normalizers import Statistics
+from rlinf_async.envs.actions import ActionDecoder
 from rlinf_async.envs.squash import SquashedActions
 from rlinf_async.execution.checkpoint import read_checkpoint
 from rlinf_async.execution.references import rebuild
@@ -79,7 +80,7 @@ class LoadedPolicy:
         """Make sampled actions repeatable."""
         self._rng = np.random.default_rng(seed)
 
-    def act(self, observation: Any, *, deterministic: bool = True) -> Array:
+    def act(self, observation: Any, *, deterministic: bool = True) -> Array | dict[str, Array]:
         """An action that the environment's `step` takes, or one for each of a batch.
 
         Args:
@@ -88,13 +89,18 @@ class LoadedPolicy:
             deterministic: the mode of the distribution, else a sample of it.
 
         Returns:
-            Within the action's bounds and of its dtype: `[*shape]` or `[N, *shape]`.
+            Within the action's bounds and of its dtype: `[*shape]` or `[N, *shape]`. Of a mixed
+            action a mapping from the names of its parts (`spaces.action.parts`) to such arrays.
         """
         named = observation if isinstance(observation, Mapping) else {self._only(): observation}
         first = self.spaces.observation[0]
         single = np.ndim(named[first.name]) == len(first.shape)
         action = self._to_env(self.choose(named, self._rng, deterministic=deterministic))
-        return np.asarray(action[0]) if single else action
+        if not single:
+            return action
+        if isinstance(action, dict):
+            return {name: np.asarray(rows[0]) for name, rows in action.items()}
+        return np.asarray(action[0])
 
     def choose(
         self, observation: Mapping[str, Any], rng: np.random.Generator, *, deterministic: bool
@@ -125,13 +131,18 @@ class LoadedPolicy:
             raise TypeError(f"this policy sees several observations: give a mapping of {names}")
         return self.spaces.observation[0].name
 
-    def _to_env(self, action: Array) -> Array:
-        spec = self.spaces.action
-        action = self.stretch(action)
-        if spec.kind == "discrete":
-            return np.asarray((action + spec.start).astype(spec.dtype))
-        low, high = (np.reshape(bound, spec.shape) for bound in (spec.low, spec.high))
-        return np.asarray(np.clip(action, low, high).astype(spec.dtype))
+    def _to_env(self, action: Array) -> Array | dict[str, Array]:
+        spec, action = self.spaces.action, self.stretch(action)
+        if spec.kind != "mixed":
+            return ActionDecoder(spec, len(action))(action)
+        found, start = {}, 0
+        rows = action.reshape(-1, action.shape[-1])  # with chunks, one row for each sub-step
+        for part in spec.parts:
+            own = rows[:, start : start + part.size].reshape(len(rows), *part.spec.shape)
+            decoded = ActionDecoder(part.spec, len(rows))(own)
+            found[part.name] = decoded.reshape(*action.shape[:-1], *part.spec.shape)
+            start += part.size
+        return found
 
 
 def _one_step(spaces: Spaces) -> ActionSpec:

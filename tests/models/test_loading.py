@@ -89,3 +89,39 @@ def test_an_incomplete_checkpoint_is_refused(tmp_path, lost):
     (tmp_path / "saved" / lost).unlink()
     with pytest.raises(BadInput, match=lost.split(".")[0]):
         load_policy(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("name", ["choices", "bits", "mixed"])
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_actions_of_every_kind_are_the_environments_own(name, chunk):
+    from rlinf_async.execution.spaces import chunked
+    from rlinf_async.models import ActorCritic
+    from rlinf_async.models.loading import LoadedPolicy
+    from rlinf_async.models.parameters import initial_parameters
+    from tests.fixtures.actions import ALL
+
+    spaces = Spaces(observation=STATE, action=chunked(ALL[name], chunk), chunk=chunk)
+    policy = ActorCritic(spaces, hidden=(8,))
+    module, _, parameters = initial_parameters(lambda: policy, seed=(1,))
+    loaded = LoadedPolicy(module, spaces, parameters, None, {})
+    loaded.seed(0)
+    steps = (chunk,) if chunk > 1 else ()
+    one, many = (
+        loaded.act(np.zeros(shape, np.float32), deterministic=False) for shape in ((3,), (200, 3))
+    )
+    if name != "mixed":
+        one, many, parts = {"": one}, {"": many}, {"": ALL[name]}
+    else:
+        parts = {part.name: part.spec for part in ALL[name].parts}
+    assert set(one) == set(parts)
+    for key, spec in parts.items():
+        assert one[key].shape == (*steps, *spec.shape)
+        assert many[key].shape == (200, *steps, *spec.shape)
+        assert many[key].dtype == spec.dtype
+        if spec.kind == "multi_discrete":
+            starts, counts = np.array(spec.starts), np.array(spec.counts)
+            flat = many[key].reshape(-1, len(counts))
+            assert (flat.min(axis=0) == starts).all()
+            assert (flat.max(axis=0) == starts + counts - 1).all()
+        if spec.kind == "discrete":
+            assert set(np.unique(many[key])) == set(range(spec.start, spec.start + spec.count))
