@@ -6,17 +6,25 @@ loaded first, so trying happens elsewhere and before.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import os
 import subprocess
 import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 
-from rlinf_async.errors import BadInput
+from rlinf_async.errors import BadInput, PeerTimeout
 
 VARIABLE = "MUJOCO_GL"
 BACKENDS = ("egl", "osmesa")
 TRY_DEADLINE_S = 30.0
 """A first context takes about half a second; some drivers hang instead of failing."""
+TURN_DEADLINE_S = 60.0
+"""How long others may take to make their contexts."""
 PACKAGES = "libegl1 libegl-mesa0 libgl1-mesa-dri libopengl0 libosmesa6"
 """Debian packages that bring both."""
 
@@ -57,6 +65,40 @@ def settle(backend: str) -> None:
     os.environ[VARIABLE] = backend
     # llvmpipe's own threads would fight with those of other workers: it draws in ours.
     os.environ.setdefault("LP_NUM_THREADS", "0")
+
+
+@contextlib.contextmanager
+def turn(limit_s: float = TURN_DEADLINE_S) -> Iterator[None]:
+    """Only one process of this user at a time makes a context: some drivers hang otherwise.
+
+    Raises:
+        PeerTimeout: the turn did not come within the limit, as when such a driver hangs elsewhere.
+    """
+    path = Path(tempfile.gettempdir()) / f"first-render-{os.getuid()}.lock"
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    # The kernel has no wait for a lock with a limit; a thread that waits may be left alone.
+    guard, taken, given_up = threading.Lock(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with guard:
+            if given_up.is_set():
+                os.close(lock)
+            taken.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    taken.wait(limit_s)
+    with guard:
+        if not taken.is_set():
+            given_up.set()
+    if given_up.is_set():
+        raise PeerTimeout(
+            f"gave up after {limit_s:g} s waiting for another process to make its OpenGL context"
+        )
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def _failure_of(backend: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rlinf_async.envs.rendering.gl import settle
+from rlinf_async.envs.rendering.gl import settle, turn
 from rlinf_async.envs.rendering.poses import LOOKS, Poses, shapes_of
 from rlinf_async.errors import BadInput, nearest
 
@@ -64,7 +64,8 @@ class Renderer:
         self._rect = mujoco.MjrRect(0, 0, width, height)
         self._raw = np.empty((height, width, 3), np.uint8)
         self._context: Any = None
-        self._open(height, width)
+        with turn():
+            self._open(height, width)
 
     def draw(self, poses: Poses, row: int, out: Images) -> None:
         """Draw simulation `row` of `poses` with every camera into `out` [cameras, H, W, 3]."""

@@ -17,9 +17,9 @@ import pytest
 
 from rlinf_async.envs.registry import describe_env, make_cell
 from rlinf_async.envs.rendering import Pixels
-from rlinf_async.envs.rendering.gl import choose_gl
+from rlinf_async.envs.rendering.gl import choose_gl, turn
 from rlinf_async.envs.rendering.poses import SinglePoses, shapes_of
-from rlinf_async.errors import BadInput
+from rlinf_async.errors import BadInput, PeerTimeout
 from rlinf_async.execution.references import describe
 
 try:
@@ -284,3 +284,14 @@ def test_a_cell_of_different_models_is_refused() -> None:
         SinglePoses(envs, who="environment 'mixed'")
     for env in envs:
         env.close()
+
+
+def test_contexts_are_made_one_after_the_other_and_the_wait_is_limited() -> None:
+    with (
+        turn(),
+        pytest.raises(PeerTimeout, match=r"0\.05 s waiting for another process"),
+        turn(0.05),
+    ):
+        pass
+    with turn(5.0):
+        pass
