@@ -113,13 +113,13 @@ def run_engine(env: str, seed: int, steps: int) -> Record:
     }
 
 
-def curve_of(rows: Sequence[Record], steps: int) -> list[tuple[int, float]]:
+def curve_of(rows: Sequence[Record], steps: int, *, digits: int = 1) -> list[tuple[int, float]]:
     """Environment steps and the mean return of the last 20 episodes at 20 points of a run."""
     points: list[tuple[int, float]] = []
     for row in rows:
         due = (len(points) + 1) * steps / CURVE_POINTS
         if row["env_steps"] >= due and row.get("return_mean") is not None:
-            points.append((row["env_steps"], round(row["return_mean"], 1)))
+            points.append((row["env_steps"], round(row["return_mean"], digits)))
     return points
 
 

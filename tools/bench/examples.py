@@ -1,0 +1,189 @@
+"""Do the examples learn? Returns over seeds of each variant of an example, drawn beside each other.
+
+    tools/bench/examples.py pixels --seeds 0 1 2
+    tools/bench/examples.py memory --seeds 0 1 2
+    tools/bench/examples.py memory --summary
+
+A finished seed appends one line to docs/results/NAME.jsonl; seeds that are there already are
+skipped. `--quick` runs a few iterations of each variant and records nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import shlex
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, commit, emit, floor, machine
+from learning import curve_of
+from runs import run_ours
+
+Record = dict[str, Any]
+COLOURS = ("tab:blue", "tab:orange", "tab:green")
+QUICK_ITERATIONS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A script, and the options in which its variants differ."""
+
+    script: str
+    title: str
+    file: str
+    """Name of the results, without a suffix."""
+    variants: dict[str, dict[str, Any]]
+    target: float
+    """The final return that counts as solved."""
+    common: dict[str, Any] = field(default_factory=dict)
+
+
+EXAMPLES = {
+    "pixels": Example(
+        script="examples/ppo_pixels.py",
+        title="PPO on InvertedPendulum-v5 from 64 x 64 pixels",
+        file="pendulum-pixels-ppo",
+        variants={
+            "drawn": {"view": "drawn", "frames": 3, "iterations": 200},
+            "camera": {"view": "camera"},
+        },
+        target=900.0,
+    ),
+    "memory": Example(
+        script="examples/recurrent_memory.py",
+        title="PPO: naming a cue seen 11 steps ago, one of four",
+        file="memory-ppo",
+        variants={"recurrent": {"core": "gru"}, "feed-forward": {"core": "none"}},
+        target=0.9,
+    ),
+}
+
+
+def results_path(example: Example, suffix: str = "jsonl") -> Path:
+    """Where its results lie."""
+    return ROOT / "docs" / "results" / f"{example.file}.{suffix}"
+
+
+def recorded(example: Example) -> list[Record]:
+    """Every recorded seed."""
+    path = results_path(example)
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def run_seed(example: Example, variant: str, seed: int, **more: Any) -> Record:
+    """One run, on one thread in one process."""
+    options = {
+        **example.common,
+        **example.variants[variant],
+        "seed": seed,
+        "mode": "serial",
+        **more,
+    }
+    with floor():
+        run = run_ours(example.script, options)
+    last = run.rows[-1]
+    return {
+        "variant": variant,
+        "seed": seed,
+        "command": shlex.join(["python", *run.command[1:]]),
+        "env_steps": last["env_steps"],
+        "final_return": round(last["return_mean"], 3),
+        "episodes": last["episodes"],
+        "cpu_s": round(last["cpu_s"], 1),
+        "curve": curve_of(run.rows, last["env_steps"], digits=3),
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "commit": commit(),
+    }
+
+
+def series(example: Example, seeds: Sequence[int]) -> None:
+    """Run what is not recorded yet, one after another."""
+    for variant in example.variants:
+        for seed in seeds:
+            if any((r["variant"], r["seed"]) == (variant, seed) for r in recorded(example)):
+                print(f"{variant} seed {seed} is recorded already", flush=True)
+                continue
+            result = run_seed(example, variant, seed)
+            with results_path(example).open("a") as file:
+                file.write(json.dumps(result) + "\n")
+            print(f"{variant} seed {seed}: {result['final_return']:g}", flush=True)
+
+
+def summary(example: Example, records: Sequence[Record]) -> dict[str, Any]:
+    """Final returns of each variant, and how many of its seeds solved the task."""
+    finals = {
+        v: [r["final_return"] for r in records if r["variant"] == v] for v in example.variants
+    }
+    return {
+        variant: {
+            "median": statistics.median(values),
+            "min": min(values),
+            "max": max(values),
+            "solved": sum(value >= example.target for value in values),
+            "n": len(values),
+        }
+        for variant, values in finals.items()
+        if values
+    }
+
+
+def draw(example: Example) -> None:
+    """docs/results/NAME.png: every seed as one line."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for variant, colour in zip(example.variants, COLOURS, strict=False):
+        found = [r for r in recorded(example) if r["variant"] == variant]
+        for number, record in enumerate(found):
+            label = f"{variant}, {len(found)} seeds" if number == 0 else None
+            steps, returns = zip(*record["curve"], strict=True)
+            axes.plot(steps, returns, color=colour, lw=1.6, label=label)
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("return, mean of 20 training episodes")
+    axes.set_title(example.title)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(results_path(example, "png"), dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("example", choices=sorted(EXAMPLES), nargs="?")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--summary", action="store_true", help="draw and sum up what is recorded")
+    parser.add_argument("--quick", action="store_true", help="a few iterations, nothing recorded")
+    args = parser.parse_args()
+    if args.quick:
+        names = [args.example] if args.example else sorted(EXAMPLES)
+        shown = {
+            name: {
+                variant: run_seed(EXAMPLES[name], variant, 0, iterations=QUICK_ITERATIONS)
+                for variant in EXAMPLES[name].variants
+            }
+            for name in names
+        }
+        returns = {n: {v: r["final_return"] for v, r in each.items()} for n, each in shown.items()}
+        emit("examples", iterations=QUICK_ITERATIONS, returns=returns)
+        return
+    if args.example is None:
+        parser.error("name an example, or --quick")
+    example = EXAMPLES[args.example]
+    if not args.summary:
+        series(example, args.seeds)
+    draw(example)
+    emit("examples", example=args.example, **summary(example, recorded(example)))
+
+
+if __name__ == "__main__":
+    main()
