@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Activation = Literal["tanh", "relu"]
 
 HIDDEN_GAIN = math.sqrt(2.0)
+_ANY_ACTION = "use ActorCritic, which takes every kind of action"
 ACTOR_GAIN = 0.01
 """A nearly zero actor head makes the first actions independent of the observation."""
 
@@ -60,13 +61,14 @@ class GaussianActorCritic:
         object.__setattr__(self, "hidden", tuple(self.hidden))
         who = type(self).__name__
         _check_nets(who, self.spaces, self.hidden, self.activation)
-        if self.spaces.action.kind != "continuous":
+        kind = self.spaces.action.kind
+        if kind != "continuous":
             raise BadInput(
                 who,
-                "the actions are discrete",
+                f"the actions are {kind.replace('_', '-')}",
                 expected="continuous actions",
-                got=f"{self.spaces.action.count} choices",
-                fix="use CategoricalActorCritic",
+                got=f"shape {self.spaces.action.shape}",
+                fix="use CategoricalActorCritic" if kind == "discrete" else _ANY_ACTION,
             )
         if not math.isfinite(self.log_std):
             raise BadInput(who, "log_std", expected="a finite number", got=self.log_std)
@@ -125,10 +127,10 @@ class CategoricalActorCritic:
         if action.kind != "discrete":
             raise BadInput(
                 who,
-                "the actions are continuous",
+                f"the actions are {action.kind.replace('_', '-')}",
                 expected="discrete actions",
                 got=f"shape {action.shape}",
-                fix="use GaussianActorCritic",
+                fix="use GaussianActorCritic" if action.kind == "continuous" else _ANY_ACTION,
             )
         if action.shape != () or action.count < 1:
             raise BadInput(
