@@ -27,8 +27,9 @@ log = get_logger()
 BACKENDS = ("auto", "loop", "threads", "processes")
 LEAST_GAIN = 0.1
 """Anything but the loop must be so much quicker: it costs memory, and measurements are noisy."""
-CHEAP_S = 2e-5
-"""A step that is quicker than this is not worth a hand-over between threads."""
+CHEAP_S = 5e-4
+"""Steps that are quicker than this stay in the loop: handing them to another thread or process and
+waking it costs as much, and trying it costs seconds at every start."""
 _MEASURED_S = 0.05
 _MOST_STEPS = 50
 
@@ -79,7 +80,7 @@ def measure(build: Callable[[str, int], Any], slots: int) -> dict[str, float]:
         cell = build(backend, slots)
         try:
             cell.reset(range(slots))
-            seconds[backend] = _stepped(cell)
+            seconds[backend] = _stepped(cell, cheap_s=slots * CHEAP_S)
         finally:
             cell.close()
         if seconds["loop"] < slots * CHEAP_S:
@@ -93,8 +94,8 @@ def quickest(seconds: Mapping[str, float]) -> str:
     return best if seconds[best] < seconds["loop"] * (1.0 - LEAST_GAIN) else "loop"
 
 
-def _stepped(cell: Any) -> float:
-    """Seconds of a step: the least of three goes."""
+def _stepped(cell: Any, *, cheap_s: float) -> float:
+    """Seconds of a step: the least of three goes, or of the first one where that is cheap."""
     action = cell.spaces.action
     zeros = np.zeros((cell.slots, *action.shape), action.row_dtype)
 
@@ -105,8 +106,9 @@ def _stepped(cell: Any) -> float:
             steps += 1
         return (time.perf_counter() - start_s) / steps
 
-    go(_MEASURED_S / 5)  # the first steps are slow: imports, allocations
-    return min(go(_MEASURED_S) for _ in range(3))
+    # The first steps are slow (imports, allocations), so they can only say that all are cheap.
+    first_s = go(_MEASURED_S / 10)
+    return first_s if first_s < cheap_s else min(go(_MEASURED_S) for _ in range(3))
 
 
 def _in_threads(make_local: MakeLocal, sizes: list[int], first_slot: int, name: str) -> Any:

@@ -58,6 +58,7 @@ class ProcessPart:
         theirs.close()
         self._pipe = Connection(ours.detach())
         self._slowest_s = 0.0
+        self._owes = False
         told = {"request": request, "count": count, "first_slot": first_slot}
         self._ask("open", told, {})
 
@@ -105,7 +106,8 @@ class ProcessPart:
         if self._pipe.closed:
             return
         try:
-            if self._process.poll() is None:
+            # Whoever still owes an answer is in the middle of something, perhaps for ever.
+            if self._process.poll() is None and not self._owes:
                 send(self._pipe, {"call": "close"}, {})
                 self._process.wait(_END_S)
         except (OSError, subprocess.TimeoutExpired):
@@ -121,6 +123,7 @@ class ProcessPart:
             send(self._pipe, {"call": call, **told}, arrays)
         except OSError as cause:
             raise self._died() from cause
+        self._owes = True
 
     def _take(self) -> tuple[dict[str, Any], Arrays]:
         limit_s = max(LEAST_DEADLINE_S, DEADLINE_OVER_SLOWEST * self._slowest_s)
@@ -132,6 +135,7 @@ class ProcessPart:
             told, arrays = receive(self._pipe)
         except (EOFError, OSError) as cause:
             raise self._died() from cause
+        self._owes = False
         self._slowest_s = max(self._slowest_s, told["took_s"])
         if "raised" in told:
             raise self._raised(told["raised"])

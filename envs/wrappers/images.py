@@ -33,7 +33,8 @@ class Grayscale:
         shape = tuple(1 if i == axis else size for i, size in enumerate(spec.shape))
 
         def change(images: Images) -> Any:
-            gray = np.tensordot(images, _LUMA, axes=(axis + 1, 0))
+            red, green, blue = np.moveaxis(images, axis + 1, 0)
+            gray = red * _LUMA[0] + green * _LUMA[1] + blue * _LUMA[2]
             return np.expand_dims(gray.astype(np.uint8), axis + 1)
 
         return Changed(cell, *changed_one(cell, replace(spec, shape=shape), change))

@@ -176,7 +176,7 @@ def test_every_backend_is_measured_with_cells_that_are_closed_again() -> None:
 
         def step(self, actions: Any, next_seed: Any) -> None:
             assert actions.shape == (self.slots,)
-            sum(range(20_000))
+            sum(range(300_000))
 
         def close(self) -> None:
             closed.append(self.backend)
@@ -185,6 +185,18 @@ def test_every_backend_is_measured_with_cells_that_are_closed_again() -> None:
     assert made == [("loop", 3), ("threads", 3), ("processes", 3)]
     assert closed == ["loop", "threads", "processes"]
     assert all(0.0 < each < 1.0 for each in seconds.values())
+
+
+def test_cheap_steps_stay_in_the_loop_without_anything_else_being_tried() -> None:
+    made: list[str] = []
+
+    def build(backend: str, slots: int) -> Any:
+        made.append(backend)
+        return cell_of("CartPole-v1", "loop", slots)
+
+    seconds = measure(build, 2)
+    assert made == list(seconds) == ["loop"]
+    assert quickest(seconds) == "loop"
 
 
 def test_with_one_core_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
