@@ -59,7 +59,12 @@ def open_cell(
         return build(request.backend, count)
     if min(cores, count) < 2:
         return build("loop", count)  # one core cannot do two things at once
-    seconds = measure(build, min(cores, count))
+    try:
+        seconds = measure(build, min(cores, count))
+    except Exception as error:
+        # What is wrong with an environment is for the run to find, with its own actions.
+        log.info("backend_not_measured", env=name, error=repr(error))
+        return build("loop", count)
     chosen = quickest(seconds)
     log.info(
         "backend_chosen",

@@ -12,11 +12,10 @@ import functools
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
+from rlinf_async.envs.cache import cache_folder
 from rlinf_async.errors import BadInput, PeerTimeout
 
 VARIABLE = "MUJOCO_GL"
@@ -74,7 +73,7 @@ def turn(limit_s: float = TURN_DEADLINE_S) -> Iterator[None]:
     Raises:
         PeerTimeout: the turn did not come within the limit, as when such a driver hangs elsewhere.
     """
-    path = Path(tempfile.gettempdir()) / f"first-render-{os.getuid()}.lock"
+    path = cache_folder() / "first-render.lock"
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     # The kernel has no wait for a lock with a limit; a thread that waits may be left alone.
     guard, taken, given_up = threading.Lock(), threading.Event(), threading.Event()

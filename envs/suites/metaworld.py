@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from rlinf_async.envs.cache import cache_folder
 from rlinf_async.errors import BadInput, nearest
 
 SETS = ("MT10", "MT50")
@@ -155,8 +156,7 @@ def compiled(xml: Path) -> Any:
     import mujoco
 
     told = f"{xml}:{xml.stat().st_mtime_ns}:{mujoco.__version__}"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlinf_async"
-    path = cache / "models" / f"{hashlib.sha256(told.encode()).hexdigest()[:24]}.mjb"
+    path = cache_folder() / "models" / f"{hashlib.sha256(told.encode()).hexdigest()[:24]}.mjb"
     if not path.exists():
         model = mujoco.MjModel.from_xml_path(str(xml))
         path.parent.mkdir(parents=True, exist_ok=True)

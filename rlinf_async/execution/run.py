@@ -95,7 +95,7 @@ class Run:
             time_limit=time_limit,
             chunk=None if chunk == 1 else chunk,
             checks=None if checks else False,
-            backend=None if backend == "auto" else backend,
+            backend=self._backend(backend),
             pixels=None if pixels is None else describe(pixels, where="run.envs(pixels)"),
         )
         function = getattr(env, "func", env)  # a functools.partial is named after its function
@@ -118,6 +118,12 @@ class Run:
             interpreter=interpreter,
             drawing=told["drawing"],
         )
+
+    def _backend(self, asked: str) -> str | None:
+        """What to ask of the environments' cells; a debugger needs them in this very process."""
+        if asked != "auto":
+            return asked
+        return "loop" if self.options.mode == "serial" else None
 
     def policy(
         self,

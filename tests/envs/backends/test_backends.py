@@ -204,3 +204,12 @@ def test_with_one_core_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> N
     cell = cell_of("CartPole-v1", "auto")
     assert isinstance(cell, GymnasiumCell)
     cell.close()
+
+
+def test_an_environment_that_cannot_be_measured_is_stepped_in_the_loop() -> None:
+    cell = cell_of(functools.partial(DieEnv, k=0), "auto")
+    assert isinstance(cell, GymnasiumCell)
+    cell.reset(range(N))
+    with pytest.raises(RuntimeError, match="died on purpose in step"):
+        cell.step(np.zeros(N, np.int64), id)
+    cell.close()
