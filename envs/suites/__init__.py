@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlinf_async.errors import BadInput
+from rlinf_async.hardware.interpreters import suites
 
 SUITES = (
     "dm_control",
@@ -44,6 +45,12 @@ def suite_factory(env_id: str, first_slot: int) -> Callable[[], Any]:
         raise BadInput(
             f"environment {env_id!r}",
             f"module {cause.name!r} is not installed in this interpreter",
-            fix=f"run `python -m rlinf_async venvs install {suite}`",
+            fix=_how_to_get(suite),
         ) from cause
     return made
+
+
+def _how_to_get(suite: str) -> str:
+    if suite in suites():
+        return f"run `python -m rlinf_async venvs install {suite}`"
+    return f"install what {suite} needs by hand, and start the run from that interpreter"

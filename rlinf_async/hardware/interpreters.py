@@ -24,6 +24,7 @@ VARIABLE = "RLINF_ASYNC_VENVS"
 """Environment variable with the folder of all such environments."""
 _MARKER = "installed.json"
 _LINK = "rlinf_async_link"
+_PACKAGE = Path(__file__).resolve().parents[1]
 _REQUIREMENTS = Path(__file__).parent / "suites"
 _CORE = "_core.txt"
 _TAIL_LINES = 15
@@ -57,6 +58,8 @@ class Installed:
     """Of its packages."""
     current: bool
     """Whether it has the requirements of this version."""
+    package: Path
+    """The copy of this package that it imports."""
 
 
 def suites() -> dict[str, Suite]:
@@ -75,7 +78,8 @@ def suite_of(env_id: object) -> Suite | None:
 def venvs_folder() -> Path:
     """Where the environments are: $RLINF_ASYNC_VENVS, else the user's data folder."""
     if path := os.environ.get(VARIABLE):
-        return Path(path)
+        # Absolute: the link to this package is read from within the environment.
+        return Path(path).expanduser().absolute()
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(data) / "rlinf_async" / "venvs"
 
@@ -84,7 +88,8 @@ def interpreter_of(suite: Suite) -> Path:
     """The Python of a suite's environment.
 
     Raises:
-        BadInput: it is not installed, or has other versions than this package wants.
+        BadInput: it is not installed, has other versions than this package wants, or imports
+            another copy of it, whose messages this one may not understand.
     """
     found = installed(suite)
     command = f"python -m rlinf_async venvs install {suite.name}"
@@ -93,6 +98,14 @@ def interpreter_of(suite: Suite) -> Path:
     if not found.current:
         raise BadInput(
             f"suite {suite.name!r}", "is installed with other versions", fix=f"run `{command}`"
+        )
+    if found.package != _PACKAGE:
+        raise BadInput(
+            f"suite {suite.name!r}",
+            "its environment imports another copy of this package",
+            expected=_PACKAGE,
+            got=found.package,
+            fix=f"run `{command}`, which links it anew",
         )
     return found.python
 
@@ -108,7 +121,10 @@ def installed(suite: Suite) -> Installed | None:
     if not python.exists():
         return None
     return Installed(
-        python=python, versions=told["versions"], current=told["digest"] == suite.digest
+        python=python,
+        versions=told["versions"],
+        current=told["digest"] == suite.digest,
+        package=(folder / _LINK / _PACKAGE.name).resolve(),
     )
 
 
@@ -125,17 +141,20 @@ def named(name: str) -> Suite:
 def install(suite: Suite, say: Say) -> Installed:
     """Make the suite's environment anew, unless it is complete and current.
 
-    It is made beside its place and moved there when it is whole, so that an interrupted
-    installation is never taken for one.
+    A marker is removed first and written last, so that an interrupted installation is never taken
+    for a complete one. One that imports another copy of this package is only linked anew.
 
     Raises:
         BadInput: no permission, or pip failed; its last lines are in the message.
     """
     found = installed(suite)
-    if found is not None and found.current:
-        say(f"{suite.name} is installed already, in {found.python.parent.parent}")
-        return found
     folder = venvs_folder() / suite.name
+    if found is not None and found.current:
+        say(f"{suite.name} is installed already, in {folder}")
+        if found.package != _PACKAGE:
+            say(f"linking it to {_PACKAGE}")
+            _link_package(folder)
+        return installed(suite) or found
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _forget(folder)
@@ -154,7 +173,7 @@ def install(suite: Suite, say: Say) -> Installed:
     # All that is needed is in the list: pip need not look for what it depends on.
     pip = [python, "-m", "pip", "install", "--progress-bar", "off", "--no-deps"]
     _run([*pip, "-r", str(wanted)], suite)
-    _link_package(folder, python)
+    _make_importable(folder, python)
     _complete(folder, python, suite)
     done = installed(suite)
     assert done is not None
@@ -207,24 +226,32 @@ def _forget(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _link_package(folder: Path, python: str) -> None:
-    """Make this very package importable there, and nothing of what lies beside it here."""
-    package = Path(__file__).resolve().parents[1]
-    link = folder / _LINK
-    link.mkdir()
-    (link / package.name).symlink_to(package)
+def _link_package(folder: Path) -> None:
+    """Link this very package, and nothing of what lies beside it here."""
+    link = folder / _LINK / _PACKAGE.name
+    link.parent.mkdir(exist_ok=True)
+    draft = link.with_suffix(".draft")
+    draft.unlink(missing_ok=True)
+    draft.symlink_to(_PACKAGE)
+    draft.replace(link)
+
+
+def _make_importable(folder: Path, python: str) -> None:
+    """Make the linked package importable there."""
+    _link_package(folder)
     where = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
         capture_output=True,
         text=True,
         check=True,
     )
-    (Path(where.stdout.strip()) / "rlinf_async.pth").write_text(f"{link}\n")
+    (Path(where.stdout.strip()) / "rlinf_async.pth").write_text(f"{folder / _LINK}\n")
 
 
 def _complete(folder: Path, python: str, suite: Suite) -> None:
     """Try the environment, and mark it as complete."""
-    _run([python, "-c", "import rlinf_async.execution.host"], suite)
+    # Isolated: neither PYTHONPATH nor the present folder may stand in for the link.
+    _run([python, "-I", "-c", "import rlinf_async.execution.host"], suite)
     listed = subprocess.run(
         [python, "-m", "pip", "list", "--format", "json"],
         capture_output=True,

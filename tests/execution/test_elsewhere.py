@@ -61,7 +61,7 @@ def stand_in(tmp_path, monkeypatch):
         if (ours / name).exists():
             (purelib / name).symlink_to(ours / name)
     (purelib / "gym_pusht.py").write_text(STAND_IN)
-    interpreters._link_package(folder, str(python))
+    interpreters._make_importable(folder, str(python))
     marker = {"digest": suite.digest, "versions": {}}
     (folder / "installed.json").write_text(json.dumps(marker))
     return python

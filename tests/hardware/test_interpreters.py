@@ -102,6 +102,36 @@ def test_other_versions_are_refused(tiny, lent, own_folder):
         interpreters.interpreter_of(tiny)
 
 
+def test_a_relative_folder_gives_an_environment_that_works_from_anywhere(
+    tiny, lent, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(interpreters.VARIABLE, "here")
+    done = interpreters.install(tiny, print)
+    assert done.python.is_absolute()
+    code = "import rlinf_async; print(rlinf_async.__file__)"
+    told = subprocess.run(
+        [done.python, "-I", "-c", code], capture_output=True, text=True, check=True, cwd="/"
+    )
+    assert str(tmp_path / "here" / "tiny") in told.stdout
+
+
+def test_one_that_imports_another_copy_of_this_package_is_refused_and_linked_anew(
+    tiny, lent, own_folder, tmp_path, capsys
+):
+    interpreters.install(tiny, print)
+    link = own_folder / "tiny" / "rlinf_async_link" / "rlinf_async"
+    link.unlink()
+    link.symlink_to(tmp_path)
+    with pytest.raises(BadInput, match=f"another copy.*{tmp_path}.*venvs install tiny"):
+        interpreters.interpreter_of(tiny)
+    before = (own_folder / "tiny" / "installed.json").stat().st_mtime_ns
+    interpreters.install(tiny, print)
+    assert "linking it to" in capsys.readouterr().out
+    assert interpreters.interpreter_of(tiny).exists()
+    assert (own_folder / "tiny" / "installed.json").stat().st_mtime_ns == before
+
+
 def test_what_pip_says_is_passed_on(lent):
     wrong = interpreters.Suite(
         name="tiny", summary="", example="", requirements=("./there-is-no-such-folder",)

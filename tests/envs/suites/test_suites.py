@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from rlinf_async.envs.suites import SUITES, is_suite_id, suite_factory
 from rlinf_async.errors import BadInput
 from rlinf_async.hardware.interpreters import installed, suites
+from tools.bench.processes import MarkedRun
 
 CASES = [
     "metaworld/push-v3",
@@ -100,7 +102,8 @@ def test_ids_with_a_suite_s_name_in_front_are_a_suite_s() -> None:
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_suite_that_is_not_in_this_interpreter_says_how_to_get_it(suite: str) -> None:
-    with pytest.raises(BadInput, match=rf"not installed.*venvs install {suite}"):
+    how = f"venvs install {suite}" if suite in suites() else "by hand"
+    with pytest.raises(BadInput, match=f"not installed.*{how}"):
         suite_factory(f"{suite}/task", 0)
 
 
@@ -109,3 +112,18 @@ def test_instructions_say_what_to_do() -> None:
 
     assert instruction_of("drawer-open-v3") == "open the drawer"
     assert instruction_of("push-v3") == "push the puck to the goal"
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_one_run_holds_two_versions_of_mujoco_at_the_same_time(
+    launch: Callable[..., MarkedRun],
+) -> None:
+    found = installed(suites()["metaworld"])
+    if found is None or not found.current:
+        pytest.skip("needs `python -m rlinf_async venvs install metaworld`")
+    run = launch("two_mujocos.py")
+    assert run.finish() == 0, run.stderr
+    mapped = dict(line.split()[1:] for line in run.out if line.startswith("mapped host-0 "))
+    mapped |= dict(line.split()[1:] for line in run.out if line.startswith("mapped watcher-0 "))
+    assert mapped == {"host-0": "libmujoco.so.3.3.0", "watcher-0": "libmujoco.so.4.0.0"}
