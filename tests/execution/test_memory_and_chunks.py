@@ -29,8 +29,8 @@ def trained(launch, *options):
 def test_every_mode_trains_the_same_bits(launch, case):
     expected, metrics = trained(launch, *CASES[case], "--mode", "serial")
     assert metrics[0]["train/first_log_ratio_max"] < 1e-5
-    for variant in (VARIANTS[0], VARIANTS[3]):
-        assert same(trained(launch, *CASES[case], *variant)[0], expected), variant
+    # The one that differs most from serial: other processes, and the policy away from what it sees.
+    assert same(trained(launch, *CASES[case], *VARIANTS[3])[0], expected)
 
 
 def test_steps_and_episodes_are_counted_in_simulator_steps(launch):
