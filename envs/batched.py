@@ -22,6 +22,7 @@ from rlinf_async.envs.contract import (
 from rlinf_async.envs.rules import BatchedTask
 from rlinf_async.envs.seeding import episode_generator
 from rlinf_async.envs.sims import Slots, open_sims
+from rlinf_async.envs.slots import check_seeds
 from rlinf_async.execution.spaces import ArraySpec, Spaces
 
 # axes: n slots of the cell, A action, C sub-steps of a chunk
@@ -63,8 +64,7 @@ class BatchedCell:
 
     def reset(self, seeds: Sequence[int]) -> Observation:
         """Begin a new episode in every slot; returns name to [n, *shape]."""
-        if len(seeds) != self.slots:
-            raise ValueError(f"{self._name}: expected {self.slots} seeds, got {len(seeds)}")
+        check_seeds(seeds, self.slots, self._name)
         return self.begin(np.arange(self.slots), seeds)
 
     def begin(self, slots: Slots, seeds: Sequence[int]) -> Observation:

@@ -23,7 +23,7 @@ from rlinf_async.envs.gymnasium_slot import SlotEnv
 from rlinf_async.envs.gymnasium_spaces import observation_leaves
 from rlinf_async.envs.gymnasium_state import EnvState, stacked, unstacked
 from rlinf_async.envs.mujoco_log import log_to_stderr_only
-from rlinf_async.envs.slots import Slots, SlotTable, step_once
+from rlinf_async.envs.slots import Slots, SlotTable, check_seeds, step_once
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.spaces import Spaces
 from rlinf_async.hardware.activity import BUILD, working
@@ -80,8 +80,7 @@ class GymnasiumCell:
 
     def reset(self, seeds: Sequence[int]) -> Observation:
         """Begin a new episode in every slot; returns name to [n, *shape]."""
-        if len(seeds) != self.slots:
-            raise ValueError(f"{self._name}: expected {self.slots} seeds, got {len(seeds)}")
+        check_seeds(seeds, self.slots, self._name)
         return self.begin(np.arange(self.slots), seeds)
 
     def begin(self, slots: Slots, seeds: Sequence[int]) -> Observation:

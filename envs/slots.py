@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,12 @@ class SlotTable:
     def begun(self, slots: Slots) -> None:
         """An episode has begun in each of `slots`."""
         self.length[slots], self.live[slots] = 0, True
+
+
+def check_seeds(seeds: Sequence[int], slots: int, who: str) -> None:
+    """ValueError unless a reset of all slots was given one seed for each."""
+    if len(seeds) != slots:
+        raise ValueError(f"{who}: expected {slots} seeds, got {len(seeds)}")
 
 
 def step_once(

@@ -43,7 +43,7 @@ from rlinf_async.envs.gymnasium_actions import action_nest, action_spec
 from rlinf_async.envs.gymnasium_adapter import made
 from rlinf_async.envs.gymnasium_layers import time_limit
 from rlinf_async.envs.gymnasium_spaces import observation_leaves
-from rlinf_async.envs.slots import Slots, SlotTable, step_once
+from rlinf_async.envs.slots import Slots, SlotTable, check_seeds, step_once
 from rlinf_async.envs.vector_calls import VectorCalls, success_in
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.spaces import Spaces
@@ -101,8 +101,7 @@ class VectorCell:
 
     def reset(self, seeds: Sequence[int]) -> Observation:
         """Begin a new episode in every slot; returns name to [n, *shape]."""
-        if len(seeds) != self.slots:
-            raise ValueError(f"{self._name}: expected {self.slots} seeds, got {len(seeds)}")
+        check_seeds(seeds, self.slots, self._name)
         self._ended[...] = False
         return self._began(np.arange(self.slots), self._calls.reset(list(map(int, seeds))))
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rlinf_async.envs.chunks import Substep, chunk_step
 from rlinf_async.envs.contract import ChunkResult, NextSeed, Observation, State, StepResult
-from rlinf_async.envs.slots import Slots, SlotTable, step_once
+from rlinf_async.envs.slots import Slots, SlotTable, check_seeds, step_once
 from rlinf_async.execution.spaces import Spaces
 
 # axes: n slots of the cell, m of them asked for, A action
@@ -73,8 +73,7 @@ class SplitCell:
 
     def reset(self, seeds: Sequence[int]) -> Observation:
         """As in `CellEnvs`."""
-        if len(seeds) != self.slots:
-            raise ValueError(f"{self._name}: expected {self.slots} seeds, got {len(seeds)}")
+        check_seeds(seeds, self.slots, self._name)
         return self.begin(np.arange(self.slots), seeds)
 
     def begin(self, slots: Slots, seeds: Sequence[int]) -> Observation:
