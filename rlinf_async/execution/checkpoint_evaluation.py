@@ -131,7 +131,7 @@ def _place(run: Run, count: int) -> Placement:
         )
         for number in range(count)
     )
-    return Placement(mode="collocated", policy="beside", hosts=hosts, exclusive=False)
+    return Placement(mode="collocated", policy="beside", hosts=hosts, sharing="own")
 
 
 def _env_of(manifest: dict[str, Any], env: str | None, folder: Path) -> tuple[Any, str]:

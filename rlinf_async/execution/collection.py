@@ -13,20 +13,17 @@ from rlinf_async.communication.fields import Field
 from rlinf_async.communication.pool import RowPool
 from rlinf_async.errors import EngineError, PeerGone, PeerTimeout
 from rlinf_async.execution.admission import Admission
-from rlinf_async.execution.crew import Crew
+from rlinf_async.execution.arranger import Arranger
+from rlinf_async.execution.building import WorkerBuilder
+from rlinf_async.execution.cells_clock import CellsClock
 from rlinf_async.execution.definitions import Envs, Policy
-from rlinf_async.execution.drawing import open_drawing
 from rlinf_async.execution.hosts import Host
 from rlinf_async.execution.layout import Cell, segment_fields
-from rlinf_async.execution.leases import Leases
 from rlinf_async.execution.logs import get_logger
 from rlinf_async.execution.records import Batch, Episode, Segment, TrainReport, record_to_json
-from rlinf_async.execution.roles import role_reference
 from rlinf_async.execution.stream import Stream
-from rlinf_async.execution.weights import WeightRing, ring_rows, weights_fields
-from rlinf_async.scheduling.leases import LeaseTable
+from rlinf_async.execution.weights import WeightRing
 from rlinf_async.scheduling.ledger import Ticket
-from rlinf_async.scheduling.placement import HostPlan
 from rlinf_async.tracing.waits import StageClock, Wait
 
 if TYPE_CHECKING:
@@ -47,7 +44,7 @@ class Collection:
     def __init__(
         self,
         run: Run,
-        crew: Crew,
+        arranger: Arranger,
         admission: Admission,
         policy: Policy,
         envs: Envs,
@@ -55,22 +52,21 @@ class Collection:
         segments: Stream[Segment],
     ) -> None:
         self.envs, self.horizon = envs, horizon
-        self._run, self._crew, self._admission = run, crew, admission
+        self.arranger = arranger
+        self._run, self._crew, self._admission = run, arranger.crew, admission
         self._policy, self._segments = policy, segments
         ledger = admission.ledger
         self.rows = (ledger.max_lag + 1) * ledger.cells
-        shared = ("rollout", "train") if crew.placement.exclusive else ()
-        devices = {p: ("all",) if p in shared else (p,) for p in ("rollout", "train")}
         self._start_s = run.options.start_timeout_s
-        self._leases = Leases(LeaseTable(devices))
+        self._leases = arranger.leases
         self._clock = CellsClock(run.recorder.stage("rollout"))
         self._pool: RowPool
         self._ring: WeightRing
         self._weights: RowPool
         self._built = asyncio.Event()
-        self._drawing: dict[str, Any] | None = None
         self._rows_of: dict[int, list[int]] = {}
         self._next_weights_row = -1
+        self._gates: dict[str, asyncio.Semaphore] = {}
         self._slowest_s: dict[str, float] = {}
 
     def segment_fields(self) -> list[Field]:
@@ -87,6 +83,7 @@ class Collection:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._crew.watch(), name="watch")
             await self._build()
+            self.arranger.start(self.envs.count * self.horizon, self._admission.ledger)
             self._run.progress.collecting()
             cells = [
                 group.create_task(self._collect_cell(cell), name=f"cell-{cell.number}")
@@ -108,7 +105,7 @@ class Collection:
         row = await self._ring.free_row(clock)
         train = self._crew.host(self._crew.placement.train_host)
         async with self._leases.hold("train", clock=clock):
-            with self._run.recorder.span("train", items=batch.env_steps):
+            with self.arranger.training(), self._run.recorder.span("train", items=batch.env_steps):
                 arguments = {"batch": record_to_json(batch), "row": row}
                 metrics = await self._timed_call(train, "train", "train", arguments)
         self._next_weights_row = row
@@ -130,6 +127,7 @@ class Collection:
         for row in self._rows_of.pop(version - 1):
             self._pool.give(row)
         self._admission.published(version)
+        self.arranger.iteration_ended()
 
     async def built(self) -> None:
         """Wait until all workers are built and version 0 is live."""
@@ -158,99 +156,34 @@ class Collection:
         await train.call("train", "save", arguments, deadline_s=self._start_s)
 
     async def _build(self) -> None:
-        """Create all workers side by side, share the rows, make version 0 live."""
-        crew = self._crew
-        self._drawing = await open_drawing(self._run, crew, self.envs)
-        async with asyncio.TaskGroup() as group:
-            described = group.create_task(self._create_train())
-            for plan, host in crew.with_role("render"):
-                group.create_task(self._create(host, "render", self._render_arguments(plan)))
-            for plan, host in crew.with_role("rollout"):
-                group.create_task(self._create(host, "rollout", self._rollout_arguments(plan)))
-            group.create_task(crew.connect())
-            group.create_task(crew.start_user_workers(self._pool))
-        weights = await crew.make_pool(
-            "weights",
-            weights_fields(described.result()["fields"]),
-            ring_rows(self._admission.ledger.max_lag),
+        """Create all workers, and make version 0 live."""
+        builder = WorkerBuilder(
+            self._run, self._crew, self._policy, self.envs, self._admission.ledger
         )
-        async with asyncio.TaskGroup() as group:
-            for plan in crew.placement.hosts:
-                for pool in (self._pool, weights):
-                    group.create_task(crew.host(plan).map_pool(pool))
-        receivers = [host for _, host in crew.with_role("rollout")]
-        self._ring = WeightRing(weights, self._admission, receivers, self._reply_s("adopt"))
+        self._weights = await builder.build(self._pool, self.horizon)
+        receivers = [host for _, host in self._crew.with_role("rollout")]
+        self._ring = WeightRing(self._weights, self._admission, receivers, self._reply_s("adopt"))
         row = self._ring.first_row()
-        train = crew.host(crew.placement.train_host)
+        train = self._crew.host(self._crew.placement.train_host)
         await train.call("train", "initialise", {"row": row}, deadline_s=self._start_s)
         await self._ring.publish(0, row)
-        self._weights = weights
         self._built.set()
 
-    async def _create(self, host: Host, role: str, arguments: dict[str, Any]) -> None:
-        if role == "render":
-            limits = {"limit_s": self._run.options.env_timeout_s, "first_s": self._start_s}
-            await host.call("host", "watch", limits, deadline_s=self._start_s)
-        command = {"name": role, "reference": role_reference(role), "arguments": arguments}
-        await host.call("host", "create", command, deadline_s=self._start_s)
-
-    async def _create_train(self) -> dict[str, Any]:
-        host = self._crew.host(self._crew.placement.train_host)
-        options, ledger = self._run.options, self._admission.ledger
-        arguments = {
-            "policy": self._policy.factory,
-            "spaces": self.envs.spaces.to_json(),
-            "normalize": self._policy.normalize_observations,
-            "run_seed": options.seed,
-            "iterations": ledger.iterations,
-            "max_lag": ledger.max_lag,
-            "lag": options.lag,
-            "dumps": str(self._run.folder.path / "dumps"),
-            "init_from": None if options.init_from is None else str(options.init_from),
-        }
-        await self._create(host, "train", arguments)
-        described: dict[str, Any] = await host.call(
-            "train", "describe", {}, deadline_s=self._start_s
-        )
-        return described
-
-    def _render_arguments(self, plan: HostPlan) -> dict[str, Any]:
-        cells = {str(c.number): [c.first_slot, c.slots] for c in self._cells_of(plan)}
-        return {
-            "env": self.envs.env,
-            "run_seed": self._run.options.seed,
-            "cells": cells,
-            "squash": self._policy.squash,
-            "drawing": self._drawing,
-        }
-
-    def _rollout_arguments(self, plan: HostPlan) -> dict[str, Any]:
-        cells = self._cells_of(plan)
-        placement, options = self._crew.placement, self._run.options
-        return {
-            "policy": self._policy.factory,
-            "spaces": self.envs.spaces.to_json(),
-            "normalize": self._policy.normalize_observations,
-            "horizon": self.horizon,
-            "run_seed": options.seed,
-            "cells": {str(cell.number): cell.slots for cell in cells},
-            "render_hosts": {
-                str(cell.number): placement.render_host(cell.number).name for cell in cells
-            },
-            "free_lag": options.lag == "free",
-            "deadline_s": options.reply_timeout_s,
-        }
-
-    def _cells_of(self, plan: HostPlan) -> list[Cell]:
-        return [cell for cell in self.envs.cells if cell.number in plan.cells]
-
     async def _collect_cell(self, cell: Cell) -> None:
+        gate = self._gate(cell)
         while (ticket := await self._admitted(cell)) is not None:
-            async with self._devices():
-                with self._clock.cell(Wait.WORKING):
+            async with gate, self._devices():
+                with self._clock.cell(Wait.WORKING), self.arranger.times.running("collect"):
                     segment = await self._collect(cell, ticket)
             self._admission.collected(ticket)
             self._segments.put_nowait(segment)
+
+    def _gate(self, cell: Cell) -> asyncio.Semaphore:
+        """Open for as many cells of the render host of `cell` as may be under way at once."""
+        placement = self._crew.placement
+        host = placement.render_host(cell.number)
+        depth = placement.depth or len(host.cells)
+        return self._gates.setdefault(host.name, asyncio.Semaphore(depth))
 
     @contextlib.asynccontextmanager
     async def _devices(self) -> AsyncIterator[None]:
@@ -365,32 +298,3 @@ class Collection:
             "spaces": self.envs.spaces.to_json(),
             "normalize_observations": self._policy.normalize_observations,
         }
-
-
-class CellsClock:
-    """The rollout stage's clock over many cells: it waits only while no cell is at work."""
-
-    def __init__(self, clock: StageClock) -> None:
-        self._clock = clock
-        self._counts = {Wait.WORKING: 0, Wait.DEVICES: 0}
-        self._now = contextlib.ExitStack()
-        self._show()
-
-    @contextlib.contextmanager
-    def cell(self, state: Wait) -> Iterator[None]:
-        """One cell is in `state` (working, or waiting for devices) inside the block."""
-        self._counts[state] += 1
-        self._show()
-        try:
-            yield
-        finally:
-            self._counts[state] -= 1
-            self._show()
-
-    def _show(self) -> None:
-        self._now.close()
-        if self._counts[Wait.WORKING]:
-            return
-        waits = Wait.DEVICES if self._counts[Wait.DEVICES] else Wait.WEIGHTS
-        on = "train" if waits is Wait.DEVICES else "publish"
-        self._now.enter_context(self._clock.waiting(waits, on=on))

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from rlinf_async.errors import (
     WorkerLost,
 )
 from rlinf_async.execution.logs import get_logger
+from rlinf_async.hardware import affinity
 from rlinf_async.hardware.activity import BOARD_VARIABLE, BoardFile
 from rlinf_async.hardware.process import HostProcess
 
@@ -80,6 +81,10 @@ class Host(Protocol):
 
     def cpu_s(self) -> float:
         """CPU seconds of a process of its own so far; 0 for one that shares the controller's."""
+        ...
+
+    def move(self, cores: Collection[int]) -> None:
+        """Let it run on `cores` only, from now on."""
         ...
 
     async def close(self) -> None:
@@ -157,6 +162,11 @@ class ProcessHost:
     def cpu_s(self) -> float:
         """User and system seconds of the process, from /proc."""
         return process_cpu_s(self.process.pid)
+
+    def move(self, cores: Collection[int]) -> None:
+        """Change the affinity of the process and of those that it has started."""
+        if self.lost is None:
+            affinity.move(self.process.pid, cores)
 
     def last_command(self) -> str:
         """The oldest unanswered call, or what the last heartbeat said."""

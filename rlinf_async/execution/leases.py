@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 
 from rlinf_async.scheduling.leases import Lease, LeaseTable
 from rlinf_async.tracing.waits import StageClock, Wait
@@ -21,6 +21,10 @@ class Leases:
     def table(self) -> LeaseTable:
         """The leases held and waiting."""
         return self._table
+
+    def rearrange(self, devices: Mapping[str, Collection[object]]) -> None:
+        """As `LeaseTable.rearrange`; those who may go on are woken."""
+        self._wake(self._table.rearrange(devices))
 
     @contextlib.asynccontextmanager
     async def hold(self, phase: str, *, clock: StageClock | None = None) -> AsyncIterator[Lease]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from rlinf_async.communication.calls import worker_failed
@@ -62,6 +62,9 @@ class LocalHost:
     def cpu_s(self) -> float:
         """Nothing of its own."""
         return 0.0
+
+    def move(self, cores: Collection[int]) -> None:
+        """The controller's own process stays where it is."""
 
     async def close(self) -> None:
         """Close the workers if the thread is free in time."""

@@ -16,15 +16,19 @@ from rlinf_async.errors import BadInput
 class EngineOptions:
     """Where and how the work runs; none of these changes what the script means."""
 
-    mode: Literal["serial", "collocated", "disaggregated"] = "collocated"
-    """serial: everything in this process. collocated: phases alternate on all cores.
-    disaggregated: each phase has its own cores and they overlap."""
+    mode: Literal["auto", "serial", "collocated", "disaggregated", "hybrid"] = "collocated"
+    """auto: measures the others while the run goes on, and changes to the fastest. serial:
+    everything in this process. collocated: phases alternate on all cores. disaggregated: each phase
+    has its own cores and they overlap. hybrid: they overlap, and collecting has all cores that
+    training leaves free."""
     devices: str = ""
     """Cores to use, such as 0-3,6. Empty: all that this process may use."""
     hosts: int | None = None
     """Worker processes that step environments. None: chosen from the cores."""
     policy: Literal["beside", "central"] = "beside"
     """beside: the policy acts in the process of its environments. central: in one for all."""
+    depth: int | None = None
+    """Cells of one render host that are under way at once, with a central policy. None: all."""
     seed: int = 0
     """Seed of the run: environments, action noise, initial weights, minibatches."""
     lag: Literal["exact", "free"] = "exact"
@@ -51,7 +55,7 @@ class EngineOptions:
     """Progress display. auto: rich on a terminal, else plain lines."""
 
     def __post_init__(self) -> None:
-        for name, least in (("hosts", 1), ("cell", 1), ("seed", 0)):
+        for name, least in (("hosts", 1), ("cell", 1), ("depth", 1), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise BadInput(f"--{name}", "too small", expected=f"at least {least}", got=value)

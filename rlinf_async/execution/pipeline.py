@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rlinf_async.errors import BadInput, EngineError, StageExited
 from rlinf_async.execution.admission import Admission
+from rlinf_async.execution.arranger import Arranger
 from rlinf_async.execution.collection import Collection
 from rlinf_async.execution.crew import Crew
 from rlinf_async.execution.definitions import Envs, Policy
-from rlinf_async.execution.drawing import with_draw_host
 from rlinf_async.execution.evaluation import TrainingEvaluation, plan_of
 from rlinf_async.execution.logs import get_logger
+from rlinf_async.execution.placing import placed
 from rlinf_async.execution.records import Batch, Segment, TrainReport
 from rlinf_async.execution.references import describe
 from rlinf_async.execution.scores import EvaluationReport
 from rlinf_async.execution.stream import Stream
 from rlinf_async.scheduling.ledger import Ledger
-from rlinf_async.scheduling.placement import Placement, place
+from rlinf_async.scheduling.placement import Placement
 
 if TYPE_CHECKING:
     from rlinf_async.execution.run import Run
@@ -96,7 +97,7 @@ class Pipeline:
             raise BadInput("pipe.rollout", "there is a rollout stage already", expected="one")
         if horizon < 1:
             raise BadInput("pipe.rollout", "horizon", expected="at least 1", got=horizon)
-        placement = with_draw_host(self._placement or self._place(envs), envs)
+        placement, choices = placed(self._run, envs, self._placement, self.max_lag)
         for line in placement.describe():
             log.info("placement", line=line)
         ledger = Ledger(
@@ -110,8 +111,9 @@ class Pipeline:
             "segments", capacity=(self.max_lag + 1) * len(envs.cells), reader=self._pack_clock
         )
         self._streams.append(segments)
+        arranger = Arranger(self._crew, self._run.folder.path / "plans.jsonl", choices)
         self._collection = Collection(
-            self._run, self._crew, Admission(ledger), policy, envs, horizon, segments
+            self._run, arranger, Admission(ledger), policy, envs, horizon, segments
         )
         self._crew.check_memory(self._collection.segment_fields(), self._collection.rows)
         self._start("collection", self._collection.run())
@@ -242,6 +244,15 @@ class Pipeline:
         plan = plan_of("pipe.evaluate", episodes=episodes, seed=self._run.options.seed, **how)
         return await self._evaluation.score(envs or collection.envs, plan, slots)
 
+    def pin(self, mode: str) -> None:
+        """Arrange the hosts of a run of `--mode auto` as `mode`, and keep them so.
+
+        Raises:
+            BadInput: these hosts cannot be arranged so; they are fixed where mode is not `auto`,
+                or where `max_lag` is 0.
+        """
+        self._opened("pipe.pin").arranger.pin(mode)
+
     def cpu_s(self) -> float:
         """CPU seconds of all hosts."""
         return 0.0 if self._crew is None else self._crew.cpu_s()
@@ -263,25 +274,6 @@ class Pipeline:
             "stages": self._stage_shares(),
             "hosts": hosts,
         }
-
-    def _place(self, envs: Envs) -> Placement:
-        options = self._run.options
-        apart = envs.interpreter is not None
-        if apart and options.mode == "serial":
-            raise BadInput(
-                "--mode",
-                f"{envs.name} lives in an interpreter of its own, and serial mode has one process",
-                fix="use --mode collocated",
-            )
-        if apart and options.policy != "central":
-            log.info("policy_is_central", why=f"the interpreter of {envs.name} has no torch")
-        return place(
-            mode=options.mode,
-            cores=self._run.cores,
-            cells=len(envs.cells),
-            hosts=options.hosts,
-            policy="central" if apart else options.policy,
-        )
 
     def _opened(self, who: str) -> Collection:
         if self._collection is None:

@@ -114,6 +114,22 @@ class PhaseCost:
         assert self._shape is not None
         return self._shape
 
+    @property
+    def contention(self) -> Mapping[str, float]:
+        """chi of every phase that was seen beside this one."""
+        if self._samples:
+            _ = self.shape
+        return self._contention
+
+    def measured(self) -> dict[int, float]:
+        """Devices -> median seconds of the spans measured on so many, undisturbed."""
+        alone = [sample for sample in self._samples if not any(sample.overlap.values())]
+        counts = sorted({sample.devices for sample in alone})
+        return {
+            count: float(np.median([s.seconds for s in alone if s.devices == count]))
+            for count in counts
+        }
+
     def seconds(self, units: int, devices: Any) -> Any:
         """The point prediction alone, undisturbed; `devices` may be an array of candidates."""
         x = np.ceil(units / np.asarray(devices))

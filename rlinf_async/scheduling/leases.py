@@ -28,15 +28,26 @@ class LeaseTable:
     """Leases of phases on devices; `devices` maps each phase to the devices that it uses."""
 
     def __init__(self, devices: Mapping[str, Collection[object]]) -> None:
-        self._conflicts = {
-            phase: frozenset(
-                other for other in devices if other != phase and set(used) & set(devices[other])
-            )
-            for phase, used in devices.items()
-        }
+        self._conflicts = _conflicts(devices)
         self._held: dict[int, Lease] = {}
         self._waiting: dict[int, Lease] = {}  # in the order of request
         self._requested = 0
+
+    def rearrange(self, devices: Mapping[str, Collection[object]]) -> list[Lease]:
+        """Give the same phases other devices; returns what is granted thereby.
+
+        Leases in force stay so, and whoever they are now in the way of waits for their end.
+
+        Raises:
+            EngineError: two phases that would exclude each other are at work at this moment.
+        """
+        conflicts = _conflicts(devices)
+        busy = {lease.phase for lease in self._held.values()}
+        if clash := next((phase for phase in busy if conflicts[phase] & busy), None):
+            others = "+".join(sorted(conflicts[clash] & busy))
+            raise EngineError(f"{clash} and {others} hold devices that they would have to share")
+        self._conflicts = conflicts
+        return self._grant()
 
     @classmethod
     def alternating(cls, *phases: str) -> LeaseTable:
@@ -103,3 +114,13 @@ class LeaseTable:
         for lease in granted:
             self._held[lease.number] = self._waiting.pop(lease.number)
         return granted
+
+
+def _conflicts(devices: Mapping[str, Collection[object]]) -> dict[str, frozenset[str]]:
+    """Phase -> those with a device in common."""
+    return {
+        phase: frozenset(
+            other for other in devices if other != phase and set(used) & set(devices[other])
+        )
+        for phase, used in devices.items()
+    }

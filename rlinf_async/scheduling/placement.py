@@ -3,6 +3,7 @@
 serial         one host in the controller's process runs all
 collocated     hosts share all cores between the phases, which alternate
 disaggregated  train has the last core for itself, rollout and render overlap with it on the others
+hybrid         rollout and render have all cores, and leave the last one whenever train runs
 
 Policy `beside`: each host renders its cells and acts for them. Policy `central`: hosts only render,
 and one host named `policy` acts for all cells; it waits while they step, so it shares their cores.
@@ -11,16 +12,26 @@ and one host named `policy` acts for all cells; it waits while they step, so it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rlinf_async.errors import BadInput, nearest
 
-Mode = Literal["serial", "collocated", "disaggregated"]
+Mode = Literal["serial", "collocated", "disaggregated", "hybrid"]
+Sharing = Literal["alternate", "yield", "own"]
+"""How collecting and training share cores. `alternate`: one of them at a time. `yield`: collecting
+leaves the cores of training for as long as it runs. `own`: they have none in common."""
 PolicyPlace = Literal["beside", "central"]
 
-MODES = ("serial", "collocated", "disaggregated")
+MODES = ("serial", "collocated", "disaggregated", "hybrid")
 POLICY_PLACES = ("beside", "central")
+
+
+_SHARING: dict[Sharing, str] = {
+    "alternate": "collecting and training alternate",
+    "yield": "collecting and training overlap, and collecting leaves the cores of training to it",
+    "own": "collecting and training overlap",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +54,9 @@ class Placement:
     mode: Mode
     policy: PolicyPlace
     hosts: tuple[HostPlan, ...]
-    exclusive: bool
-    """Collecting and training share devices, so they alternate under leases."""
+    sharing: Sharing
+    depth: int | None = None
+    """K, cells of one render host that are under way at once; None: all of them."""
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
 
@@ -63,8 +75,8 @@ class Placement:
 
     def describe(self) -> list[str]:
         """Lines for the log and for the terminal."""
-        sharing = "alternate" if self.exclusive else "overlap"
-        lines = [f"{self.mode}, policy {self.policy}: collecting and training {sharing}"]
+        depth = "" if self.depth is None else f", depth {self.depth}"
+        lines = [f"{self.mode}, policy {self.policy}{depth}: {_SHARING[self.sharing]}"]
         for host in self.hosts:
             cells = f", cells {_ranges(host.cells)}" if host.cells else ""
             lines.append(
@@ -86,6 +98,7 @@ def place(
     cells: int,
     hosts: int | None = None,
     policy: PolicyPlace = "beside",
+    depth: int | None = None,
 ) -> Placement:
     """Place `cells` cells on `cores`; `hosts` counts the processes that render.
 
@@ -93,11 +106,15 @@ def place(
     work. Never changes any number that the run computes: cells do not depend on it.
     """
     _check(mode, tuple(cores), cells, hosts, policy)
+    makers = {
+        "collocated": _collocated,
+        "disaggregated": _disaggregated,
+        "hybrid": _hybrid,
+    }
     if mode == "serial":
         return _serial(tuple(cores), cells, policy)
-    if mode == "collocated":
-        return _collocated(tuple(cores), cells, hosts, policy)
-    return _disaggregated(tuple(cores), cells, hosts, policy)
+    placed = makers[mode](tuple(cores), cells, hosts, policy)
+    return replace(placed, depth=depth)
 
 
 def _serial(cores: tuple[int, ...], cells: int, policy: PolicyPlace) -> Placement:
@@ -108,7 +125,7 @@ def _serial(cores: tuple[int, ...], cells: int, policy: PolicyPlace) -> Placemen
         cells=tuple(range(cells)),
     )
     notes = ("policy central is the same as beside in one process",) if policy == "central" else ()
-    return Placement(mode="serial", policy=policy, hosts=(host,), exclusive=True, notes=notes)
+    return Placement(mode="serial", policy=policy, hosts=(host,), sharing="alternate", notes=notes)
 
 
 def _collocated(
@@ -127,7 +144,7 @@ def _collocated(
         mode="collocated",
         policy=policy,
         hosts=tuple(plans),
-        exclusive=True,
+        sharing="alternate",
         notes=_core_notes(cores, count),
     )
 
@@ -144,8 +161,30 @@ def _disaggregated(
         mode="disaggregated",
         policy=policy,
         hosts=(*_rendering(own, cells, count, policy), train),
-        exclusive=False,
+        sharing="own",
         notes=(*notes, *_core_notes(own, count)),
+    )
+
+
+def _hybrid(
+    cores: tuple[int, ...], cells: int, hosts: int | None, policy: PolicyPlace
+) -> Placement:
+    if len(cores) == 1:
+        raise BadInput(
+            "placement",
+            "hybrid mode needs a core that collecting keeps while training runs",
+            expected="at least 2 cores",
+            got=f"core {cores[0]}",
+            fix="use mode collocated",
+        )
+    count = hosts or min(len(cores), cells)
+    train = HostPlan(name="train", cores=cores[-1:], roles=("train",), cells=())
+    return Placement(
+        mode="hybrid",
+        policy=policy,
+        hosts=(*_rendering(cores, cells, count, policy), train),
+        sharing="yield",
+        notes=_core_notes(cores, count),
     )
 
 

@@ -16,7 +16,7 @@ VARIANTS = (
     ("--mode", "collocated", "--hosts", "2"),
     ("--mode", "collocated", "--hosts", "4", "--policy", "central", "--poison"),
     ("--mode", "disaggregated", "--hosts", "1"),
-    ("--mode", "disaggregated", "--hosts", "2", "--policy", "central"),
+    ("--mode", "hybrid", "--hosts", "2", "--policy", "central", "--depth", "2"),
 )
 
 
@@ -26,6 +26,12 @@ def trained(launch, *options: str) -> dict[str, np.ndarray]:
     assert run.finish() == 0, run.stderr
     found = read_checkpoint(run.run_dir / "checkpoint")
     return {"parameters": found.parameters, **found.statistics, **found.optimizer}
+
+
+def parameters_of(run) -> bytes:
+    """The bits of the weights after a run."""
+    assert run.finish() == 0, run.stderr
+    return read_checkpoint(run.run_dir / "checkpoint").parameters.tobytes()
 
 
 def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
@@ -50,6 +56,14 @@ def test_every_mode_trains_the_same_bits(launch, env, max_lag):
     assert all(np.isfinite(values).all() for values in expected.values())
     for variant in VARIANTS:
         assert same(trained(launch, *case, *variant), expected), variant
+
+
+def test_rearranging_the_hosts_between_iterations_changes_no_bit(launch):
+    options = ("--cell", "3", "--hosts", "2")
+    expected = parameters_of(launch("switching.py", "--mode", "serial", "--cell", "3"))
+    assert parameters_of(launch("switching.py", "--mode", "auto", *options)) == expected
+    central = ("--policy", "central", "--depth", "1")
+    assert parameters_of(launch("switching.py", "--mode", "auto", *options, *central)) == expected
 
 
 def test_seed_and_lag_change_the_numbers_and_a_repeated_run_does_not(launch):

@@ -103,6 +103,19 @@ class LeaseMachine(RuleBasedStateMachine):
     def withdraw(self, pick: int) -> None:
         self.give_back(self.table.waiting[pick % len(self.table.waiting)])
 
+    @rule(shares=st.lists(st.sets(st.integers(0, 2), min_size=1), min_size=4, max_size=4))
+    def rearrange(self, shares: list[set[int]]) -> None:
+        """Other devices: refused where phases at work would clash; nobody loses a lease."""
+        before, kept = self.devices, set(self.table.held)
+        self.devices = dict(zip(sorted(before), shares, strict=False))
+        if any(self.rivals(one, two) for one in kept for two in kept):
+            with pytest.raises(EngineError, match="would have to share"):
+                self.table.rearrange(self.devices)
+            self.devices = before
+            return
+        granted = self.table.rearrange(self.devices)
+        assert set(self.table.held) == kept | set(granted)
+
     def give_back(self, lease: Lease) -> None:
         held = set(self.table.held)
         granted = self.table.release(lease)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rlinf_async.errors import BadInput
+from rlinf_async.scheduling.arrangements import while_training
 from rlinf_async.scheduling.placement import MODES, POLICY_PLACES, Placement, place
 
 
@@ -19,7 +20,7 @@ def test_serial_is_one_host_with_everything():
     (host,) = placement.hosts
     assert (host.name, host.cores, host.cells) == ("serial", (0, 1), (0, 1, 2, 3))
     assert host.roles == ("render", "rollout", "train")
-    assert placement.exclusive
+    assert placement.sharing == "alternate"
 
 
 def test_collocated_hosts_have_a_core_each_and_the_first_trains():
@@ -30,7 +31,7 @@ def test_collocated_hosts_have_a_core_each_and_the_first_trains():
     }
     assert [host.cores for host in placement.hosts] == [(2,), (5,)]
     assert [host.cells for host in placement.hosts] == [(0, 1), (2, 3, 4)]
-    assert placement.exclusive
+    assert placement.sharing == "alternate"
     assert placement.train_host.name == "host-0"
     assert placement.notes == ()
 
@@ -56,7 +57,7 @@ def test_disaggregated_training_owns_the_last_core():
     placement = place(mode="disaggregated", cores=[0, 1, 2, 3], cells=8)
     assert [host.name for host in placement.hosts] == ["host-0", "host-1", "host-2", "train"]
     assert [host.cores for host in placement.hosts] == [(0,), (1,), (2,), (3,)]
-    assert not placement.exclusive
+    assert placement.sharing == "own"
     assert placement.train_host.cells == ()
 
 
@@ -73,6 +74,16 @@ def test_one_core_is_shared_and_the_user_is_told():
     assert "share core 7" in placement.notes[0]
 
 
+def test_in_hybrid_mode_collecting_has_all_cores_and_leaves_those_of_training():
+    placement = place(mode="hybrid", cores=[1, 3, 5], cells=6, policy="central", depth=2)
+    assert placement.sharing == "yield"
+    assert placement.depth == 2
+    assert while_training(placement) == dict.fromkeys(
+        ("host-0", "host-1", "host-2", "policy"), (1, 3)
+    )
+    assert while_training(place(mode="collocated", cores=[1, 3], cells=2)) == {}
+
+
 @given(
     mode=st.sampled_from(MODES),
     policy=st.sampled_from(POLICY_PLACES),
@@ -81,6 +92,7 @@ def test_one_core_is_shared_and_the_user_is_told():
     hosts=st.integers(1, 20) | st.none(),
 )
 def test_every_cell_has_one_renderer_and_one_actor(mode, policy, cores, cells, hosts):
+    assume(mode != "hybrid" or len(cores) > 1)
     hosts = None if hosts is None or mode == "serial" else min(hosts, cells)
     placement = place(mode=mode, cores=sorted(cores), cells=cells, hosts=hosts, policy=policy)
     for role in ("render", "rollout"):
@@ -103,6 +115,7 @@ def test_every_cell_has_one_renderer_and_one_actor(mode, policy, cores, cells, h
     [
         ({"hosts": 0}, "hosts >= 1; got 0; use 1"),
         ({"hosts": 5}, "hosts <= 4.*got 5; use hosts = 4"),
+        ({"mode": "hybrid", "cores": [3]}, "at least 2 cores; got core 3; use mode collocated"),
         ({"mode": "serial", "hosts": 2}, "one process.*hosts = 2"),
         ({"mode": "colocated"}, "did you mean 'collocated'"),
         ({"policy": "centre"}, "did you mean 'central'"),

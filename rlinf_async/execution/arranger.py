@@ -1,0 +1,120 @@
+"""Acting on plans: the arrangement in force, who moves where, and what the planner hears."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rlinf_async.errors import BadInput, nearest
+from rlinf_async.execution.crew import Crew
+from rlinf_async.execution.leases import Leases
+from rlinf_async.execution.logs import get_logger
+from rlinf_async.execution.phase_times import PhaseTimes
+from rlinf_async.scheduling.arrangements import NARROW, lease_devices, sizes, while_training
+from rlinf_async.scheduling.leases import LeaseTable
+from rlinf_async.scheduling.ledger import Ledger
+from rlinf_async.scheduling.live_costs import IterationTimes, LiveCosts
+from rlinf_async.scheduling.live_planner import Choice, LivePlanner
+from rlinf_async.scheduling.placement import Placement
+
+log = get_logger()
+
+
+class Arranger:
+    """Holds the arrangement in force; changes it between iterations."""
+
+    def __init__(self, crew: Crew, records: Path, choices: Mapping[str, Placement]) -> None:
+        """`choices`: what the hosts may be arranged as; empty for a placement that stays."""
+        self.crew, self._records = crew, records
+        self._choices = dict(choices)
+        self._planner: LivePlanner | None = None
+        self._pinned = False
+        self._written = 0
+        self.times = PhaseTimes()
+        self.leases = Leases(LeaseTable(lease_devices(crew.placement)))
+
+    def start(self, env_steps: int, ledger: Ledger) -> None:
+        """Collecting begins; where there is a choice a planner makes it. `env_steps` of a batch."""
+        self.times.take()
+        if not self._choices or self._pinned:
+            return
+        choices = [
+            Choice(name=name, sizes=sizes(each), probe=name == NARROW)
+            for name, each in self._choices.items()
+        ]
+        costs = LiveCosts(env_steps=env_steps, max_lag=ledger.max_lag)
+        self._planner = LivePlanner(choices, costs, iterations=ledger.iterations)
+        self._arrange(choices[0].name)
+
+    def pin(self, name: str) -> None:
+        """Arrange the hosts as `name` and keep it so: no planner changes it any more.
+
+        Raises:
+            BadInput: there is no such arrangement of these hosts.
+        """
+        if name not in self._choices:
+            raise BadInput(
+                "pipe.pin",
+                f"these hosts cannot be arranged as {name!r}",
+                expected=" or ".join(self._choices) or "a run of --mode auto with max_lag > 0",
+                fix=nearest(name, self._choices),
+            )
+        self._planner, self._pinned = None, True
+        self._arrange(name)
+
+    @contextlib.contextmanager
+    def training(self) -> Iterator[None]:
+        """The learner is at work inside the block: whoever yields leaves its cores."""
+        moves = while_training(self.crew.placement)
+        self._move(moves)
+        try:
+            with self.times.running("train"):
+                yield
+        finally:
+            if moves:
+                self._move({plan.name: plan.cores for plan in self.crew.placement.hosts})
+
+    def iteration_ended(self) -> IterationTimes:
+        """A version went live: the planner hears of it and may rearrange."""
+        times = self.times.take()
+        if self._planner is not None:
+            before = self._planner.current
+            after = self._planner.iteration(times)
+            self._tell()
+            if after != before:
+                self._arrange(after)
+        return times
+
+    def describe(self) -> str:
+        """The arrangement in force and how it came to be, for displays."""
+        mode = self.crew.placement.mode
+        return mode if self._planner is None else f"{mode} ({self._planner.state})"
+
+    def _arrange(self, name: str) -> None:
+        placement = self._choices[name]
+        self.crew.placement = placement
+        self.leases.rearrange(lease_devices(placement))
+        self._move({plan.name: plan.cores for plan in placement.hosts})
+
+    def _move(self, cores: Mapping[str, tuple[int, ...]]) -> None:
+        for plan in self.crew.placement.hosts:
+            if plan.name in cores:
+                self.crew.host(plan).move(cores[plan.name])
+
+    def _tell(self) -> None:
+        """Log and keep the decisions that are new."""
+        assert self._planner is not None
+        new = self._planner.records[self._written :]
+        self._written += len(new)
+        for record in new:
+            log.info("plan", chosen=record.chosen, reason=record.reason)
+            with self._records.open("ab") as file:
+                file.write(_line(record.to_json()))
+
+
+def _line(document: dict[str, Any]) -> bytes:
+    return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)

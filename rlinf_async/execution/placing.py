@@ -1,0 +1,70 @@
+"""From the options and the environments of a run to its hosts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlinf_async.errors import BadInput
+from rlinf_async.execution.definitions import Envs
+from rlinf_async.execution.drawing import with_draw_host
+from rlinf_async.execution.logs import get_logger
+from rlinf_async.scheduling.arrangements import arrangements
+from rlinf_async.scheduling.placement import Mode, Placement, PolicyPlace, place
+
+if TYPE_CHECKING:
+    from rlinf_async.execution.run import Run
+
+log = get_logger()
+
+
+def placed(
+    run: Run, envs: Envs, fixed: Placement | None, max_lag: int
+) -> tuple[Placement, dict[str, Placement]]:
+    """Where `run` works on `envs`, and what its hosts may be arranged as while it goes on.
+
+    Raises:
+        BadInput: options that do not go together.
+    """
+    if fixed is not None:
+        return with_draw_host(fixed, envs), {}
+    mode, reason = _mode(run, max_lag)
+    if reason:
+        log.info("mode_chosen", mode=mode, reason=reason)
+    options = run.options
+    placement = place(
+        mode=mode,
+        cores=run.cores,
+        cells=len(envs.cells),
+        hosts=options.hosts,
+        policy=_policy(run, envs, mode),
+        depth=options.depth,
+    )
+    placement = with_draw_host(placement, envs)
+    if options.mode == "auto" and mode == "hybrid":
+        return placement, arrangements(placement, run.cores)
+    return placement, {}
+
+
+def _mode(run: Run, max_lag: int) -> tuple[Mode, str]:
+    """The mode that hosts are started for, and why if it was chosen here."""
+    if run.options.mode != "auto":
+        return run.options.mode, ""
+    if len(run.cores) == 1:
+        return "collocated", "one core is all there is"
+    if max_lag == 0:
+        return "collocated", "with max_lag 0 nothing overlaps, so each phase gets all cores in turn"
+    return "hybrid", "each arrangement of its hosts is measured while the run goes on"
+
+
+def _policy(run: Run, envs: Envs, mode: Mode) -> PolicyPlace:
+    if envs.interpreter is None:
+        return run.options.policy
+    if mode == "serial":
+        raise BadInput(
+            "--mode",
+            f"{envs.name} lives in an interpreter of its own, and serial mode has one process",
+            fix="use --mode collocated",
+        )
+    if run.options.policy != "central":
+        log.info("policy_is_central", why=f"the interpreter of {envs.name} has no torch")
+    return "central"
