@@ -73,6 +73,43 @@ class VTrace:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NStep:
+    """Returns of n steps with the value behind them (Sutton and Barto, 2018, eq. 7.1)."""
+
+    gamma: float
+    steps: int
+    scale_rewards: bool = False
+    """Divide rewards by the running deviation of the discounted return, and clip them to +-10."""
+    discount: Discount = "chunk"
+    """What `gamma` is for where actions come in chunks: see `chunk_rewards`."""
+
+    def __post_init__(self) -> None:
+        _check_discounts("n_step", self.gamma)
+        _check_discount_name("n_step", self.discount)
+        if self.steps < 1:
+            raise BadInput("n_step", "steps", expected=">= 1", got=self.steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawReturns:
+    """Discounted rewards up to the episode's end or the segment's, without values (REINFORCE)."""
+
+    gamma: float
+    scale_rewards: bool = False
+    """Divide rewards by the running deviation of the discounted return, and clip them to +-10."""
+    discount: Discount = "chunk"
+    """What `gamma` is for where actions come in chunks: see `chunk_rewards`."""
+
+    def __post_init__(self) -> None:
+        _check_discounts("raw_returns", self.gamma)
+        _check_discount_name("raw_returns", self.discount)
+
+
+Advantages = Gae | VTrace | NStep | RawReturns
+"""What `pipe.train(advantages=...)` takes."""
+
+
 def gae(gamma: float, lam: float, scale_rewards: bool = False, discount: Discount = "chunk") -> Gae:
     """Name generalised advantage estimation with discount `gamma` and trace decay `lam`."""
     return Gae(gamma=gamma, lam=lam, scale_rewards=scale_rewards, discount=discount)
@@ -95,6 +132,20 @@ def vtrace(
         scale_rewards=scale_rewards,
         discount=discount,
     )
+
+
+def n_step(
+    gamma: float, steps: int, scale_rewards: bool = False, discount: Discount = "chunk"
+) -> NStep:
+    """Name returns of `steps` steps, with the value of the observation behind them."""
+    return NStep(gamma=gamma, steps=steps, scale_rewards=scale_rewards, discount=discount)
+
+
+def raw_returns(
+    gamma: float, scale_rewards: bool = False, discount: Discount = "chunk"
+) -> RawReturns:
+    """Name the plain discounted rewards, to which no value is added and none compared."""
+    return RawReturns(gamma=gamma, scale_rewards=scale_rewards, discount=discount)
 
 
 def chunk_rewards(
@@ -229,7 +280,7 @@ def _accumulate(term_TB: Float64, decay_TB: Float64) -> None:
         term_TB[t] += carry_B
 
 
-def _check_discounts(who: str, gamma: float, lam: float) -> None:
+def _check_discounts(who: str, gamma: float, lam: float = 0.0) -> None:
     for name, rate in (("gamma", gamma), ("lam", lam)):
         if not 0 <= rate <= 1:
             raise BadInput(who, name, expected="in [0, 1]", got=rate)

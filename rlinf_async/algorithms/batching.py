@@ -23,7 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rlinf_async.algorithms.advantages import (
+    Advantages,
     Gae,
+    NStep,
     VTrace,
     chunk_rewards,
     gae_advantages,
@@ -36,6 +38,7 @@ from rlinf_async.algorithms.normalizers import (
     is_normalized_dtype,
     normalize,
 )
+from rlinf_async.algorithms.returns import n_step_advantages, rewards_to_go
 from rlinf_async.errors import EngineError
 
 Array = npt.NDArray[Any]
@@ -97,7 +100,7 @@ class Prepared:
 class Preparation:
     """How a learner's batches become entries; a function of the configuration alone."""
 
-    advantages: Gae | VTrace
+    advantages: Advantages
     normalized: bool
     """Whether observations are normalised at all."""
     joined: bool
@@ -256,7 +259,7 @@ def even_parts(count: int, parts: int) -> list[slice]:
 
 
 def estimate(
-    advantages: Gae | VTrace,
+    advantages: Advantages,
     reward_TB: Float64,
     terminated_TB: Array,
     truncated_TB: Array,
@@ -267,17 +270,24 @@ def estimate(
 ) -> tuple[Float32, Float32]:
     """Advantages and value targets [T, B] of the named estimator; only V-trace reads the ratio."""
     steps = (reward_TB, terminated_TB, truncated_TB, value_TB, final_value_TB)
-    lam = advantages.lam
     if isinstance(advantages, Gae):
-        return gae_advantages(*steps, gamma=gamma, lam=lam)
-    return vtrace_advantages(
-        *steps,
-        log_ratio.reshape(reward_TB.shape),
-        gamma=gamma,
-        lam=lam,
-        rho_bar=advantages.rho_bar,
-        c_bar=advantages.c_bar,
-    )
+        return gae_advantages(*steps, gamma=gamma, lam=advantages.lam)
+    if isinstance(advantages, VTrace):
+        return vtrace_advantages(
+            *steps,
+            log_ratio.reshape(reward_TB.shape),
+            gamma=gamma,
+            lam=advantages.lam,
+            rho_bar=advantages.rho_bar,
+            c_bar=advantages.c_bar,
+        )
+    valid_TB = np.ones(reward_TB.shape, dtype=np.bool_)
+    if isinstance(advantages, NStep):
+        return n_step_advantages(
+            reward_TB, valid_TB, *steps[1:], gamma=gamma, steps=advantages.steps
+        )
+    returns = rewards_to_go(reward_TB, valid_TB, terminated_TB | truncated_TB, gamma=gamma)
+    return returns, returns
 
 
 def _rewards(

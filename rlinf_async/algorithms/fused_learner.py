@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from rlinf_async.algorithms.advantages import normalized
+from rlinf_async.algorithms.advantages import Advantages, normalized
 from rlinf_async.algorithms.batching import JOINED, Prepared, minibatches, permutation
 from rlinf_async.algorithms.fused_adam import FusedAdam
 from rlinf_async.algorithms.fused_loss import policy_part, value_part
 from rlinf_async.algorithms.learner import (
-    Advantages,
     NonFiniteGuard,
     explained_variance,
     preparation,

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rlinf_async.algorithms.advantages import Gae, VTrace
+from rlinf_async.algorithms.advantages import Advantages, VTrace
 from rlinf_async.algorithms.batching import Preparation
 from rlinf_async.algorithms.losses import PPOLoss
 from rlinf_async.algorithms.normalizers import Statistics
@@ -32,7 +32,6 @@ from rlinf_async.execution.spaces import Spaces
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 Loss = PPOLoss | Callable[..., Any]
-Advantages = Gae | VTrace
 Lag = Literal["exact", "free"]
 
 NON_FINITE_LIMIT = 10
@@ -231,8 +230,9 @@ def check_training(
         raise BadInput(who, "more shards than entries", expected=f"<= {minibatch}", got=shards)
     if not isinstance(optimizer, Adam):
         raise BadInput(who, "optimizer", expected="Adam(...)", got=repr(optimizer))
-    if not isinstance(advantages, Gae | VTrace):
-        raise BadInput(who, "advantages", expected="gae(...) or vtrace(...)", got=repr(advantages))
+    if not isinstance(advantages, Advantages):
+        known = "gae(...), vtrace(...), n_step(...) or raw_returns(...)"
+        raise BadInput(who, "advantages", expected=known, got=repr(advantages))
     if not isinstance(loss, PPOLoss) and not callable(loss):
         raise BadInput(who, "loss", expected="PPOLoss(...) or a named function", got=repr(loss))
     _check_lag(loss, advantages, max_lag, lag)

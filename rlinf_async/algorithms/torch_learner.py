@@ -27,10 +27,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from rlinf_async.algorithms.advantages import normalized
+from rlinf_async.algorithms.advantages import Advantages, normalized
 from rlinf_async.algorithms.batching import Prepared, even_parts, minibatches, permutation
 from rlinf_async.algorithms.learner import (
-    Advantages,
     Loss,
     NonFiniteGuard,
     explained_variance,
