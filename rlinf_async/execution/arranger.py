@@ -40,7 +40,7 @@ class Arranger:
     def start(self, env_steps: int, ledger: Ledger) -> None:
         """Collecting begins; where there is a choice a planner makes it. `env_steps` of a batch."""
         self.times.take()
-        if not self._choices or self._pinned:
+        if not self._choices:
             return
         choices = [
             Choice(name=name, sizes=sizes(each), probe=name == NARROW)
@@ -48,22 +48,31 @@ class Arranger:
         ]
         costs = LiveCosts(env_steps=env_steps, max_lag=ledger.max_lag)
         self._planner = LivePlanner(choices, costs, iterations=ledger.iterations)
-        self._arrange(choices[0].name)
+        if not self._pinned:
+            self._arrange(choices[0].name)
 
     def pin(self, name: str) -> None:
-        """Arrange the hosts as `name` and keep it so: no planner changes it any more.
+        """Arrange the hosts as `name` and keep them so; `auto` gives them back to the planner.
 
         Raises:
             BadInput: there is no such arrangement of these hosts.
         """
+        if name == "auto" and self._choices:
+            self._pinned = False
+            if self._planner is not None:
+                self._planner.resume()
+                self._arrange(self._planner.current)
+            return
         if name not in self._choices:
             raise BadInput(
                 "pipe.pin",
                 f"these hosts cannot be arranged as {name!r}",
-                expected=" or ".join(self._choices) or "a run of --mode auto with max_lag > 0",
+                expected=" or ".join((*self._choices, "auto"))
+                if self._choices
+                else "a run of --mode auto with max_lag > 0 on two cores or more",
                 fix=nearest(name, self._choices),
             )
-        self._planner, self._pinned = None, True
+        self._pinned = True
         self._arrange(name)
 
     @contextlib.contextmanager
@@ -81,7 +90,7 @@ class Arranger:
     def iteration_ended(self) -> IterationTimes:
         """A version went live: the planner hears of it and may rearrange."""
         times = self.times.take()
-        if self._planner is not None:
+        if self._planner is not None and not self._pinned:
             before = self._planner.current
             after = self._planner.iteration(times)
             self._tell()
@@ -92,7 +101,14 @@ class Arranger:
     def describe(self) -> str:
         """The arrangement in force and how it came to be, for displays."""
         mode = self.crew.placement.mode
-        return mode if self._planner is None else f"{mode} ({self._planner.state})"
+        if self._planner is None:
+            return mode
+        return f"{mode} ({'pinned' if self._pinned else self._planner.state})"
+
+    @property
+    def settled(self) -> bool:
+        """Whether no trial is under way or to come, unless the load changes."""
+        return self._planner is None or self._planner.state == "held"
 
     def _arrange(self, name: str) -> None:
         placement = self._choices[name]

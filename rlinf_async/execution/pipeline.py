@@ -245,13 +245,19 @@ class Pipeline:
         return await self._evaluation.score(envs or collection.envs, plan, slots)
 
     def pin(self, mode: str) -> None:
-        """Arrange the hosts of a run of `--mode auto` as `mode`, and keep them so.
+        """Arrange the hosts of a run of `--mode auto` as `mode`; `auto` lets it choose again.
 
         Raises:
             BadInput: these hosts cannot be arranged so; they are fixed where mode is not `auto`,
                 or where `max_lag` is 0.
         """
         self._opened("pipe.pin").arranger.pin(mode)
+
+    @property
+    def arrangement(self) -> tuple[str, bool]:
+        """The mode of the hosts at this moment, and whether no trial is under way or to come."""
+        arranger = self._opened("pipe.arrangement").arranger
+        return arranger.crew.placement.mode, arranger.settled
 
     def cpu_s(self) -> float:
         """CPU seconds of all hosts."""

@@ -20,7 +20,7 @@ from rlinf_async.scheduling.costs import Drift, Prediction
 from rlinf_async.scheduling.live_costs import IterationTimes, LiveCosts, Sizes
 from rlinf_async.scheduling.planner import worth_switching
 
-DISCARDED = 2
+DISCARDED = 1
 """Iterations after a change, and lag on top, that belong to the arrangement before or warm up."""
 BLOCK_S = 0.5
 """Seconds that a trial measures at least, ..."""
@@ -170,6 +170,10 @@ class LivePlanner:
             self._next()
         return self.current
 
+    def resume(self) -> None:
+        """Iterations were left out meanwhile: the next ones may belong to something else."""
+        self._block = self._new_block(DISCARDED + self._costs.max_lag)
+
     def _next(self) -> None:
         """A block is full: the next probe or trial, or the end of them."""
         if not self._queue and self.state == "warm-up":
@@ -221,7 +225,11 @@ class LivePlanner:
         measured = self._trials.medians()
         usable = [name for name in measured if not self._choices[name].probe]
         open_ones = self._trials.contenders(usable)
+        # A burst of something else in one block is not seen in its spread, but the costs know it.
+        expected = self._simplest(usable)
         self._rounds += 1
+        if expected not in open_ones and self._rounds < ROUNDS:
+            open_ones = [expected, *open_ones]
         if len(open_ones) > 1 and self._rounds < ROUNDS:
             self._queue = open_ones
             self._move(self._queue.pop(0))
@@ -292,7 +300,7 @@ class LivePlanner:
             self._watch = self._watch if self._watch.look_again() else None
             return
         self._watch = None
-        self._predicted, self._trials = predicted, _Trials()
+        self._predicted, self._trials, self._rounds = predicted, _Trials(), 0
         # Of what was measured since the change, some was collected before it.
         self._fall_back = (self.current, own.seconds)
         self.state = "trial"

@@ -88,3 +88,9 @@ def test_a_torch_policy_and_a_loss_of_the_user_s_own_are_reproducible_too(launch
         found.append(read_checkpoint(run.run_dir / "checkpoint"))
     assert found[0].parameters.tobytes() == found[1].parameters.tobytes()
     assert np.rint(found[0].parameters) == 8
+
+
+def test_hosts_that_are_fixed_cannot_be_pinned(launch):
+    run = launch("switching.py", "--mode", "auto", "--max-lag", "0")
+    assert run.finish() == 2
+    assert "expected a run of --mode auto with max_lag > 0" in run.stderr

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ class FinishedRun:
     """Its metrics.jsonl: one row for each iteration."""
     others_cores: float
     """Mean cores that something else kept busy meanwhile."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """Texts of other files of the run folder that were asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +44,17 @@ def run_command(script: str, options: Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-m", "rlinf_async", "run", script, *flags]
 
 
-def run_ours(script: str, options: Mapping[str, Any], *, timeout_s: float = 1800.0) -> FinishedRun:
-    """Run `script` to its end in a folder that is removed afterwards; exit if it fails."""
+def run_ours(
+    script: str,
+    options: Mapping[str, Any],
+    *,
+    timeout_s: float = 1800.0,
+    keep: Sequence[str] = (),
+) -> FinishedRun:
+    """Run `script` to its end in a folder that is removed afterwards; exit if it fails.
+
+    `keep`: names of files of the run folder whose texts are returned.
+    """
     command = run_command(script, options)
     with tempfile.TemporaryDirectory(prefix="rlinf-bench-") as folder:
         where = ["--run-dir", f"{folder}/run", "--progress", "none"]
@@ -61,7 +72,8 @@ def run_ours(script: str, options: Mapping[str, Any], *, timeout_s: float = 1800
             print(done.stdout[-2000:] + done.stderr[-4000:], file=sys.stderr)
             sys.exit(f"{' '.join(command)} failed with {done.returncode}")
         rows = read_rows(Path(folder, "run", "metrics.jsonl"))
-    return FinishedRun(command=command, rows=rows, others_cores=meter.others_cores)
+        kept = {name: Path(folder, "run", name).read_text() for name in keep}
+    return FinishedRun(command=command, rows=rows, others_cores=meter.others_cores, kept=kept)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
