@@ -23,6 +23,9 @@ class EngineOptions:
     training leaves free."""
     devices: str = ""
     """Cores to use, such as 0-3,6. Empty: all that this process may use."""
+    placement: str = ""
+    """Instead of mode, hosts, policy and depth: which phases share processes, on which cores, such
+    as 'render+rollout=0-2; train=3'. See `rlinf_async.scheduling.grammar`."""
     hosts: int | None = None
     """Worker processes that step environments. None: chosen from the cores."""
     policy: Literal["beside", "central"] = "beside"
@@ -59,6 +62,9 @@ class EngineOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise BadInput(f"--{name}", "too small", expected=f"at least {least}", got=value)
+        for name in ("hosts", "depth"):
+            if self.placement and getattr(self, name) is not None:
+                raise BadInput(f"--{name}", "--placement says that", fix=f"leave --{name} out")
         for name in ("start_timeout_s", "reply_timeout_s", "env_timeout_s"):
             limit_s = getattr(self, name)
             if not 0.0 < limit_s < math.inf:

@@ -43,7 +43,7 @@ class Pipeline:
     """
 
     def __init__(
-        self, run: Run, *, iterations: int, max_lag: int, placement: Placement | None
+        self, run: Run, *, iterations: int, max_lag: int, placement: Placement | str | None
     ) -> None:
         self.iterations, self.max_lag = iterations, max_lag
         self._run, self._placement = run, placement

@@ -9,6 +9,7 @@ from rlinf_async.execution.definitions import Envs
 from rlinf_async.execution.drawing import with_draw_host
 from rlinf_async.execution.logs import get_logger
 from rlinf_async.scheduling.arrangements import arrangements
+from rlinf_async.scheduling.grammar import read_placement
 from rlinf_async.scheduling.placement import Mode, Placement, PolicyPlace, place
 
 if TYPE_CHECKING:
@@ -18,14 +19,18 @@ log = get_logger()
 
 
 def placed(
-    run: Run, envs: Envs, fixed: Placement | None, max_lag: int
+    run: Run, envs: Envs, fixed: Placement | str | None, max_lag: int
 ) -> tuple[Placement, dict[str, Placement]]:
     """Where `run` works on `envs`, and what its hosts may be arranged as while it goes on.
 
     Raises:
         BadInput: options that do not go together.
     """
+    fixed = fixed or run.options.placement or None
+    if isinstance(fixed, str):
+        fixed = read_placement(fixed, cores=run.cores, cells=len(envs.cells))
     if fixed is not None:
+        _check_fixed(fixed, envs)
         return with_draw_host(fixed, envs), {}
     mode, reason = _mode(run, max_lag)
     if reason:
@@ -43,6 +48,16 @@ def placed(
     if options.mode == "auto" and mode == "hybrid":
         return placement, arrangements(placement, run.cores)
     return placement, {}
+
+
+def _check_fixed(placement: Placement, envs: Envs) -> None:
+    if envs.interpreter is not None and placement.policy != "central":
+        raise BadInput(
+            "placement",
+            f"{envs.name} lives in an interpreter of its own, which has no torch",
+            got="render+rollout in one process",
+            fix="a central policy: 'render=...; rollout=...; train=...'",
+        )
 
 
 def _mode(run: Run, max_lag: int) -> tuple[Mode, str]:

@@ -184,7 +184,9 @@ class Run:
         Args:
             iterations: batches in all; exactly one `publish()` follows each.
             max_lag: versions a sample may be old when trained on; 0 is exactly on-policy.
-            placement: a `scheduling.placement.Placement` instead of the one that `--mode` gives.
+            placement: instead of the one that `--mode` gives: a text such as
+                'render+rollout=0-2; train=3' (see `rlinf_async.scheduling.grammar`), or a
+                `scheduling.placement.Placement`.
         """
         if self._pipeline is not None:
             raise BadInput("run.pipeline", "this run has a pipeline already", expected="one")

@@ -195,7 +195,7 @@ def _rendering(
     roles = ("render",) if policy == "central" else ("render", "rollout")
     plans = [
         HostPlan(name=f"host-{index}", cores=(cores[index % len(cores)],), roles=roles, cells=share)
-        for index, share in enumerate(_deal(cells, count))
+        for index, share in enumerate(deal(cells, count))
     ]
     if policy == "central":
         everyone = tuple(range(cells))
@@ -203,7 +203,8 @@ def _rendering(
     return plans
 
 
-def _deal(cells: int, count: int) -> list[tuple[int, ...]]:
+def deal(cells: int, count: int) -> list[tuple[int, ...]]:
+    """`count` shares of contiguous cells, as even as they go."""
     bounds = [cells * index // count for index in range(count + 1)]
     return [tuple(range(bounds[i], bounds[i + 1])) for i in range(count)]
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rlinf_async.execution.checkpoint import read_checkpoint
+from rlinf_async.hardware.devices import available_cores
 from tests.conftest import EXAMPLE
 
 pytestmark = pytest.mark.process
@@ -12,10 +13,11 @@ SMALL = (
     *("--env-count", "10", "--cell", "3", "--horizon", "16", "--minibatch", "40"),
     *("--epochs", "2", "--iterations", "5"),
 )
-VARIANTS = (
+CORES = available_cores()
+VARIANTS = (  # on two cores; disaggregated is one of those that hosts are rearranged to below
     ("--mode", "collocated", "--hosts", "2"),
     ("--mode", "collocated", "--hosts", "4", "--policy", "central", "--poison"),
-    ("--mode", "disaggregated", "--hosts", "1"),
+    ("--placement", f"render={CORES[0]}; rollout+train={CORES[-1]}; depth=1"),
     ("--mode", "hybrid", "--hosts", "2", "--policy", "central", "--depth", "2"),
 )
 
