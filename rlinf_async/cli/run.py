@@ -63,13 +63,14 @@ def _execute(
         tell_failure(error, code, folder, script)
         return code
     log.info("run_ended", exit_code=exits.OK)
-    _finish(folder)
+    _finish(folder, curve=options.curve)
     return exits.OK
 
 
-def _finish(folder: RunFolder) -> None:
+def _finish(folder: RunFolder, *, curve: bool) -> None:
     print(f"metrics:    {folder.metrics}")
-    print(f"curve:      {_draw(folder)}")
+    if curve:
+        print(f"curve:      {_draw(folder)}")
     if folder.checkpoint.is_dir():
         print(f"checkpoint: {folder.checkpoint}")
 

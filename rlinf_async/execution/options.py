@@ -56,6 +56,8 @@ class EngineOptions:
     """Debug: fill freed rows with garbage, so that a use after release shows."""
     progress: Literal["auto", "rich", "plain", "none"] = "auto"
     """Progress display. auto: rich on a terminal, else plain lines."""
+    curve: bool = True
+    """Draw the learning curve into the run's folder when the run has ended."""
 
     def __post_init__(self) -> None:
         for name, least in (("hosts", 1), ("cell", 1), ("depth", 1), ("seed", 0)):

@@ -17,6 +17,7 @@ from rlinf_async.envs.tasks import BATCHED_IDS, batched_task
 from rlinf_async.envs.tasks.hopper import HopperRules
 from rlinf_async.errors import BadInput
 from rlinf_async.execution import references
+from tests.fixtures.seeds import next_seed
 
 SLOTS = 2
 # The seeds are those of slots in episodes; long ones as `episode_seed` gives.
@@ -109,7 +110,7 @@ def test_contact_forces_stay_identical_across_the_time_limit(reference) -> None:
     # Hardly any motion: the ants stand on the ground until the limit, contacts in every step.
     terms, truncs = compare(cell, reference, steps=1020, scale=0.02, seed=2)
     assert (terms, truncs) == (0, SLOTS)
-    forces = cell.step(np.zeros((SLOTS, 8), np.float32), id).observation["state"][:, 27:]
+    forces = cell.step(np.zeros((SLOTS, 8), np.float32), next_seed).observation["state"][:, 27:]
     assert np.count_nonzero(forces, axis=1).all()
 
 
@@ -154,8 +155,8 @@ def test_actions_are_clipped_to_the_bounds() -> None:
     wild, tame = make_cell("Hopper-v5", 1), make_cell("Hopper-v5", 1)
     for cell in (wild, tame):
         cell.reset([3])
-    far = wild.step(np.array([[7.0, -9.0, 0.5]], np.float32), id)
-    edge = tame.step(np.array([[1.0, -1.0, 0.5]], np.float32), id)
+    far = wild.step(np.array([[7.0, -9.0, 0.5]], np.float32), next_seed)
+    edge = tame.step(np.array([[1.0, -1.0, 0.5]], np.float32), next_seed)
     np.testing.assert_array_equal(far.observation["state"], edge.observation["state"])
     assert far.reward == edge.reward
 
@@ -164,10 +165,10 @@ def test_a_result_is_not_changed_by_later_steps() -> None:
     cell = make_cell("InvertedPendulum-v5", 4)
     first = cell.reset(range(4))["state"]
     kept = first.copy()
-    result = cell.step(np.full((4, 1), 3.0, np.float32), id)
+    result = cell.step(np.full((4, 1), 3.0, np.float32), next_seed)
     copies = result.observation["state"].copy(), result.reward.copy(), result.terminated.copy()
     for _ in range(20):
-        cell.step(np.full((4, 1), -3.0, np.float32), id)
+        cell.step(np.full((4, 1), -3.0, np.float32), next_seed)
     np.testing.assert_array_equal(first, kept)
     for array, copy in zip(
         (result.observation["state"], result.reward, result.terminated), copies, strict=True
@@ -209,7 +210,7 @@ def test_a_task_of_the_user_travels_as_a_record() -> None:
     assert describe_env(reference)["time_limit"] == 4
     cell = make_cell(reference, 2)
     cell.reset([1, 2])
-    results = [cell.step(np.zeros((2, 3), np.float32), id) for _ in range(8)]
+    results = [cell.step(np.zeros((2, 3), np.float32), next_seed) for _ in range(8)]
     assert [result.truncated.tolist() for result in results] == (
         [[False] * 2] * 3 + [[True] * 2]
     ) * 2
@@ -231,7 +232,7 @@ def test_a_wrong_number_of_actions_or_seeds_is_refused() -> None:
         cell.reset([1])
     cell.reset([1, 2])
     with pytest.raises(ValueError, match=r"expected shape \(2, 6\), got \(6,\)"):
-        cell.step(np.zeros(6, np.float32), id)
+        cell.step(np.zeros(6, np.float32), next_seed)
 
 
 def test_mujoco_writes_no_log_into_the_working_directory(tmp_path, monkeypatch, capfd) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from rlinf_async.envs.batched import BatchedCell
 from rlinf_async.envs.tasks import BATCHED_IDS, batched_task
+from tests.fixtures.seeds import next_seed
 
 SLOTS = 3
 
@@ -115,9 +116,9 @@ def test_a_chunk_observes_once_and_where_an_episode_ends(monkeypatch) -> None:
 
     monkeypatch.setattr(cell.rules, "observe", counted)
     actions = np.swapaxes(actions_of(cell, 2, 5), 1, 2)
-    cell.chunk_step(actions[0], id)
+    cell.chunk_step(actions[0], next_seed)
     assert seen == [None]
-    cell.chunk_step(actions[1], id)
+    cell.chunk_step(actions[1], next_seed)
     # the last observations of the episodes, the first of the next, all at the chunk's end
     assert seen == [None, [0, 1, 2], [0, 1, 2], None]
 
@@ -132,14 +133,14 @@ def test_a_retired_slot_is_not_simulated_until_it_is_begun() -> None:
     last = result.final_observation["state"][1]
     physics = cell.sims.batch.state[1].copy()
     for t in range(3, 9):
-        result = cell.step(actions[t], id)
+        result = cell.step(actions[t], next_seed)
         np.testing.assert_array_equal(result.observation["state"][1], last)
         assert (result.reward[1], result.terminated[1], result.truncated[1]) == (0, 0, 0)
         assert 1 not in result.finished
     np.testing.assert_array_equal(cell.sims.batch.state[1], physics)
     begun = cell.begin(np.array([1]), [77])["state"]
     np.testing.assert_array_equal(begun, open_cell("Ant-v5", 1).reset([77])["state"])
-    chunk = cell.chunk_step(np.stack([actions[9], actions[10]], axis=1), id)
+    chunk = cell.chunk_step(np.stack([actions[9], actions[10]], axis=1), next_seed)
     assert chunk.executed.tolist() == [2, 2, 2]
 
 
@@ -159,11 +160,11 @@ def test_slots_outside_of_an_episode_are_refused() -> None:
     cell = open_cell("Hopper-v5")
     actions = actions_of(cell)
     with pytest.raises(ValueError, match="no slot is within an episode"):
-        cell.step(actions, id)
+        cell.step(actions, next_seed)
     cell.begin(np.array([1]), [5])
     with pytest.raises(ValueError, match=r"slots \[0, 2\] are not within an episode"):
-        cell.step(actions, id, slots=np.arange(3))
-    assert cell.step(actions, id).reward.astype(bool).tolist() == [False, True, False]
+        cell.step(actions, next_seed, slots=np.arange(3))
+    assert cell.step(actions, next_seed).reward.astype(bool).tolist() == [False, True, False]
 
 
 def test_the_time_limit_counts_the_steps_of_each_slot() -> None:
@@ -173,7 +174,7 @@ def test_the_time_limit_counts_the_steps_of_each_slot() -> None:
     ends = {0: [], 1: [], 2: []}
     for t in range(1, 13):
         chosen = np.flatnonzero([True, t % 2 == 0, t % 3 == 0])
-        result = cell.step(actions, id, slots=chosen)
+        result = cell.step(actions, next_seed, slots=chosen)
         for slot in result.finished.tolist():
             ends[slot].append(t)
     assert ends == {0: [4, 8, 12], 1: [8], 2: [12]}

@@ -9,6 +9,7 @@ import pytest
 
 from rlinf_async.envs.batched import BatchedCell
 from rlinf_async.envs.tasks import BATCHED_IDS, batched_task
+from tests.fixtures.seeds import next_seed
 
 SLOTS = 3
 
@@ -67,7 +68,7 @@ def test_retired_slots_stay_so() -> None:
     cell.begin(np.array([0, 2]), [1, 2])
     other.reset([7, 8, 9])
     other.restore_state(cell.save_state())
-    result = other.step(np.full((SLOTS, 3), 0.5, np.float32), id)
+    result = other.step(np.full((SLOTS, 3), 0.5, np.float32), next_seed)
     assert result.reward.astype(bool).tolist() == [True, False, True]
 
 

@@ -26,6 +26,7 @@ from rlinf_async.errors import BadInput
 from rlinf_async.execution import references
 from tests.fixtures.envs import CountEnv, DieEnv, NanEnv, WanderingEnv
 from tests.fixtures.generated_spaces import random_row, space_trees
+from tests.fixtures.seeds import next_seed
 
 SLOTS = 3
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -203,7 +204,9 @@ def test_vector_environments_in_processes_give_the_same(mode) -> None:
 def test_in_next_step_mode_no_action_is_ignored() -> None:
     cell = vector_cell(functools.partial(CountEnv, n=2), AutoresetMode.NEXT_STEP)
     cell.reset([0, 1, 2])
-    counts = [cell.step(np.zeros(3, np.int64), id).observation["state"][0, 0] for _ in range(6)]
+    counts = [
+        cell.step(np.zeros(3, np.int64), next_seed).observation["state"][0, 0] for _ in range(6)
+    ]
     assert counts == [1, 0, 1, 0, 1, 0]
 
 
@@ -238,7 +241,7 @@ def test_without_masks_a_same_step_environment_goes_on_by_itself() -> None:
     cell.reset([0, 1])
     seen = []
     for _ in range(6):
-        result = cell.step(np.zeros(2, np.int64), id)
+        result = cell.step(np.zeros(2, np.int64), next_seed)
         final = result.final_observation
         last = None if final is None else final["state"].ravel().tolist()
         seen.append((result.observation["state"].ravel().tolist(), last))
@@ -256,8 +259,8 @@ def test_without_masks_slots_are_neither_begun_at_will_nor_stopped_in_chunks() -
     cell = VectorCell(SelfResetting, 2, name="Self")
     cell.reset([0, 1])
     with pytest.raises(BadInput, match=r"cannot act in chunks.*DISABLED"):
-        cell.chunk_step(np.zeros((2, 3), np.int64), id)
-    cell.step(np.zeros(2, np.int64), id)
+        cell.chunk_step(np.zeros((2, 3), np.int64), next_seed)
+    cell.step(np.zeros(2, np.int64), next_seed)
     with pytest.raises(BadInput, match=r"cannot begin episodes at will.*reset_mask"):
         cell.begin(np.array([1]), [5])
     with pytest.raises(BadInput, match="resets itself in the next step, and not slot by slot"):
@@ -280,7 +283,7 @@ def test_answers_that_do_not_fit_are_named(place, value, key) -> None:
     cell = VectorCell(functools.partial(SelfResetting, **{place: value}), 2, name="Self")
     cell.reset([0, 1])
     with pytest.raises(EnvMismatch) as it:
-        cell.step(np.zeros(2, np.int64), id)
+        cell.step(np.zeros(2, np.int64), next_seed)
     assert it.value.key == key
 
 
@@ -319,18 +322,18 @@ def test_workers_that_forget_that_they_were_reset_are_refused() -> None:
 def test_missing_last_observations_are_named() -> None:
     cell = VectorCell(functools.partial(SelfResetting, p4={}), 2, name="Self", first_slot=4)
     cell.reset([0, 1])
-    cell.step(np.zeros(2, np.int64), id)
+    cell.step(np.zeros(2, np.int64), next_seed)
     with pytest.raises(EnvMismatch, match=r"slot 4: infos\['final_obs'\]: expected the last"):
-        cell.step(np.zeros(2, np.int64), id)
+        cell.step(np.zeros(2, np.int64), next_seed)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_error_names_the_slots(mode) -> None:
     cell = vector_cell(functools.partial(DieEnv, k=1), mode)
     cell.reset([0, 1, 2])
-    cell.step(np.zeros(3, np.int64), id)
+    cell.step(np.zeros(3, np.int64), next_seed)
     with pytest.raises(RuntimeError, match="died on purpose") as it:
-        cell.step(np.zeros(3, np.int64), id)
+        cell.step(np.zeros(3, np.int64), next_seed)
     assert it.value.__notes__ == ["raised by step of Many, slots 10 to 12, at steps [1, 1, 1]"]
 
 
@@ -338,14 +341,14 @@ def test_values_are_checked_with_slot_and_key() -> None:
     cell = vector_cell(functools.partial(NanEnv, k=0), AutoresetMode.DISABLED)
     cell.reset([0, 1, 2])
     with pytest.raises(EnvMismatch, match="slot 10: observation 'state': expected a"):
-        cell.step(np.zeros(3, np.int64), id)
+        cell.step(np.zeros(3, np.int64), next_seed)
 
 
 def test_a_part_of_the_slots_cannot_be_stepped_alone() -> None:
     cell = vector_cell(CountEnv, AutoresetMode.DISABLED)
     cell.reset([0, 1, 2])
     with pytest.raises(ValueError, match="steps all slots"):
-        cell.step(np.zeros(3, np.int64), id, slots=np.array([1]))
+        cell.step(np.zeros(3, np.int64), next_seed, slots=np.array([1]))
 
 
 def test_its_state_cannot_be_restored() -> None:
@@ -361,7 +364,10 @@ def test_wrappers_of_vector_environments_are_applied() -> None:
 
     cell = VectorCell(negated, 2, name="Negative")
     cell.reset([0, 1])
-    assert cell.step(np.zeros(2, np.int64), id).observation["state"].ravel().tolist() == [-1, -1]
+    assert cell.step(np.zeros(2, np.int64), next_seed).observation["state"].ravel().tolist() == [
+        -1,
+        -1,
+    ]
 
 
 def test_the_registry_knows_a_factory_of_vectors_by_its_parameter() -> None:

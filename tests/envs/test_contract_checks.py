@@ -19,6 +19,7 @@ from rlinf_async.envs.tasks.hopper import TASK, HopperRules
 from rlinf_async.errors import BadInput
 from rlinf_async.execution import references
 from rlinf_async.hardware import activity
+from tests.fixtures.seeds import next_seed
 
 SLOTS = 3
 
@@ -81,20 +82,20 @@ def test_batched_tasks_are_checked_with_key_and_slot(where, message) -> None:
     actions = np.zeros((SLOTS, 3), np.float32)
     cell = cell_of(FAULTY[where])
     for _ in range(2):
-        cell.step(actions, id)
+        cell.step(actions, next_seed)
     with pytest.raises(EnvMismatch, match=message):
-        cell.step(actions, id)
+        cell.step(actions, next_seed)
     chunk = cell_of(FAULTY[where])
     with pytest.raises(EnvMismatch, match=message):
-        chunk.chunk_step(np.stack([actions] * 3, axis=1), id)
+        chunk.chunk_step(np.stack([actions] * 3, axis=1), next_seed)
 
 
 def test_an_error_in_a_batch_names_its_slots_and_how_far_they_were() -> None:
     actions, cell = np.zeros((SLOTS, 3), np.float32), cell_of(FAULTY["itself"])
     for _ in range(2):
-        cell.step(actions, id)
+        cell.step(actions, next_seed)
     with pytest.raises(LookupError, match="lost its way") as it:
-        cell.step(actions, id)
+        cell.step(actions, next_seed)
     where = "slots 10 to 12, at step 2 of the longest episode"
     assert it.value.__notes__ == [f"raised by step of Faulty, {where}"]
     together = "step of slots 10 to 12 together, at step 2 of the longest episode"
@@ -109,19 +110,19 @@ def test_retired_slots_do_not_count_for_the_longest_episode() -> None:
     actions = np.zeros((2, 3), np.float32)
     for _ in range(2):
         cell.step(actions, lambda slot: 7 if slot else None)
-    cell.step(actions, id)
+    cell.step(actions, next_seed)
     assert cell._length.tolist() == [0, 1]
     cell.chunk_step(np.stack([actions] * 2, axis=1), lambda slot: 8)
     assert cell._length.tolist() == [0, 0]
     cell.begin(np.array([0]), [9])
-    cell.step(actions, id, slots=np.array([0]))
+    cell.step(actions, next_seed, slots=np.array([0]))
     assert cell._length.tolist() == [1, 0]
 
 
 def test_checks_can_be_switched_off() -> None:
     cell = cell_of(FAULTY["reward"], checks=False)
     assert isinstance(cell, BatchedCell)
-    rewards = [cell.step(np.zeros((SLOTS, 3), np.float32), id).reward for _ in range(3)]
+    rewards = [cell.step(np.zeros((SLOTS, 3), np.float32), next_seed).reward for _ in range(3)]
     assert np.isnan(rewards[2]).tolist() == [False, True, False]
 
 

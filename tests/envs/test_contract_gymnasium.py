@@ -28,6 +28,7 @@ from tests.fixtures.envs import (
     SharedArrayEnv,
     TinyEnv,
 )
+from tests.fixtures.seeds import next_seed
 
 
 def cell_of(factory: Any, count: int = 2, *, checks: bool = True, **kwargs: Any) -> GymnasiumCell:
@@ -81,19 +82,19 @@ def test_a_retired_slot_is_given_an_episode_by_begin(staggered) -> None:
     cell.step(zeros(cell), retire)
     begun = cell.begin(np.array([0]), [77])
     assert begun["state"].tolist() == [[0]]
-    after = cell.step(zeros(cell), id)
+    after = cell.step(zeros(cell), next_seed)
     assert after.finished.tolist() == [0, 1]
     assert after.reward.tolist() == [1, 1, 1, 1]
 
 
 def test_only_the_slots_asked_for_are_stepped(staggered) -> None:
     cell = staggered
-    result = cell.step(zeros(cell), id, slots=np.array([2, 3]))
+    result = cell.step(zeros(cell), next_seed, slots=np.array([2, 3]))
     assert result.observation["state"][:, 0].tolist() == [0, 0, 1, 1]
     assert result.reward.tolist() == [0, 0, 1, 1]
     cell.step(zeros(cell), retire)
     with pytest.raises(ValueError, match=r"slots \[0\] are not within an episode"):
-        cell.step(zeros(cell), id, slots=np.array([0, 1]))
+        cell.step(zeros(cell), next_seed, slots=np.array([0, 1]))
 
 
 def test_a_cell_without_an_episode_cannot_be_stepped() -> None:
@@ -108,10 +109,10 @@ def test_a_cell_without_an_episode_cannot_be_stepped() -> None:
 def test_a_chunk_stops_where_an_episode_ends_and_is_observed_there(factory, n) -> None:
     cell, one = (cell_of(functools.partial(factory, n=n)) for _ in range(2))
     for _ in range(3):
-        chunk = cell.chunk_step(zeros(cell, 3), id)
+        chunk = cell.chunk_step(zeros(cell, 3), next_seed)
         executed = min(3, n - one._envs[0].count)
         for sub in range(executed):
-            single = one.step(zeros(one), id)
+            single = one.step(zeros(one), next_seed)
             assert bool(single.finished.size) == (sub == executed - 1 and chunk.finished.size > 0)
         assert chunk.executed.tolist() == [executed] * 2
         assert chunk.reward.tolist() == [[1.0] * executed + [0.0] * (3 - executed)] * 2
@@ -142,10 +143,10 @@ def test_steps_within_a_chunk_are_not_rendered() -> None:
     cell = cell_of(drawn)
     drawings = [env.unwrapped for env in cell._envs]
     before = [env.renders for env in drawings]
-    chunk = cell.chunk_step(zeros(cell, 4), id)
+    chunk = cell.chunk_step(zeros(cell, 4), next_seed)
     assert [env.renders - b for env, b in zip(drawings, before, strict=True)] == [1, 1]
     assert chunk.observation["state"][:, 0, 0].tolist() == [4, 4]
-    chunk = cell.chunk_step(zeros(cell, 4), id)  # ends at its second step: two frames
+    chunk = cell.chunk_step(zeros(cell, 4), next_seed)  # ends at its second step: two frames
     assert chunk.executed.tolist() == [2, 2]
     assert [env.renders - b for env, b in zip(drawings, before, strict=True)] == [3, 3]
     assert chunk.final_observation["state"][:, 0, 0].tolist() == [6, 6]
@@ -184,7 +185,7 @@ def test_an_environment_with_a_state_of_its_own_is_restored_with_its_generator()
 
     cell, other = cell_of(limited), cell_of(limited)
     for _ in range(3):
-        cell.step(zeros(cell), id)
+        cell.step(zeros(cell), next_seed)
     state = cell.save_state()
 
     def on(one: GymnasiumCell) -> list[Any]:
@@ -199,11 +200,11 @@ def test_an_environment_with_a_state_of_its_own_is_restored_with_its_generator()
 
 def test_the_saved_state_of_slots_that_differ_in_shape_and_retired_ones_comes_back() -> None:
     cell, other = cell_of(RememberingEnv, n=2), cell_of(RememberingEnv, n=2)
-    cell.step(zeros(cell), id, slots=np.array([1]))
+    cell.step(zeros(cell), next_seed, slots=np.array([1]))
     cell.step(zeros(cell), retire, slots=np.array([1]))  # the trails have lengths 1 and 3
     other.restore_state(cell.save_state())
     assert [len(env.trail) for env in other._envs] == [1, 3]
-    result = other.step(zeros(other), id)
+    result = other.step(zeros(other), next_seed)
     assert result.reward.tolist() == [1.0, 0.0]
 
 
@@ -225,24 +226,24 @@ def test_numbers_that_are_not_finite_are_caught_with_key_and_slot(value, where, 
     cell = cell_of(NanEnv, 3, k=2, where=where, value=value)
     cell._envs[0].k = cell._envs[2].k = 99
     for _ in range(2):
-        cell.step(zeros(cell), id)
+        cell.step(zeros(cell), next_seed)
     with pytest.raises(EnvMismatch, match=f"slot 11: {key}: expected a finite number") as it:
-        cell.step(zeros(cell), id)
+        cell.step(zeros(cell), next_seed)
     assert (it.value.slot, it.value.key) == (11, key)
     loose = cell_of(NanEnv, k=1, where=where, value=value, checks=False)
     for _ in range(2):
-        loose.step(zeros(loose), id)
+        loose.step(zeros(loose), next_seed)
 
 
 def test_infos_may_hold_anything() -> None:
     cell = cell_of(NanEnv, k=0, where="info")
-    assert cell.step(zeros(cell), id).success is None
+    assert cell.step(zeros(cell), next_seed).success is None
 
 
 def test_a_reward_within_a_chunk_is_looked_at_too() -> None:
     cell = cell_of(NanEnv, k=1, where="reward")
     with pytest.raises(EnvMismatch, match="slot 10: reward"):
-        cell.chunk_step(zeros(cell, 3), id)
+        cell.chunk_step(zeros(cell, 3), next_seed)
 
 
 class Straying(TinyEnv):
@@ -293,9 +294,9 @@ class Straying(TinyEnv):
 def test_an_observation_out_of_its_space_is_caught_in_any_step(space, good, bad, got) -> None:
     cell = cell_of(lambda: Straying(space, [good, good, good, bad]))
     for _ in range(2):
-        cell.step(zeros(cell), id)
+        cell.step(zeros(cell), next_seed)
     with pytest.raises(EnvMismatch, match=f"slot 10: observation 'state': expected.*got {got}"):
-        cell.step(zeros(cell), id)
+        cell.step(zeros(cell), next_seed)
 
 
 def test_bounds_of_floats_are_compared_in_the_first_reset_and_step_with_room_for_rounding() -> None:
@@ -309,10 +310,10 @@ def test_bounds_of_floats_are_compared_in_the_first_reset_and_step_with_room_for
     ):
         straying(1.5)
     loose = cell_of(lambda: Straying(space, [np.full(1, 1.5, np.float32)] * 2), checks=False)
-    assert loose.step(zeros(loose), id).observation["state"].tolist() == [[1.5], [1.5]]
+    assert loose.step(zeros(loose), next_seed).observation["state"].tolist() == [[1.5], [1.5]]
     cell = straying(1.00001, -1.00001, 3.0)
     for _ in range(2):
-        cell.step(zeros(cell), id)
+        cell.step(zeros(cell), next_seed)
 
 
 def test_an_action_that_is_not_finite_is_the_policy_s_doing() -> None:
@@ -322,14 +323,14 @@ def test_an_action_that_is_not_finite_is_the_policy_s_doing() -> None:
     with pytest.raises(
         EnvMismatch, match="slot 11: action: expected finite numbers from the policy"
     ):
-        cell.step(actions, id)
+        cell.step(actions, next_seed)
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "fortran", "reversed", "strided", "readonly"])
 @pytest.mark.parametrize("channels_first", [False, True])
 def test_pixels_of_any_memory_layout_arrive_as_they_are(layout, channels_first) -> None:
     cell = cell_of(PixelEnv, layout=layout, channels_first=channels_first)
-    result = cell.step(zeros(cell), id)
+    result = cell.step(zeros(cell), next_seed)
     assert result.observation["image"].shape == (2, *((3, 8, 6) if channels_first else (8, 6, 3)))
     assert result.observation["image"].flags.c_contiguous
     for env, image in zip(cell._envs, result.observation["image"], strict=True):

@@ -19,6 +19,7 @@ from rlinf_async.errors import BadInput
 from rlinf_async.execution import references
 from rlinf_async.execution.spaces import Spaces
 from tests.fixtures.envs import CountEnv, DieEnv
+from tests.fixtures.seeds import next_seed
 
 
 def reference(factory: Any, **keywords: Any) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def test_a_description_survives_orjson() -> None:
 def test_keywords_of_a_factory_reach_the_environment() -> None:
     cell = make_cell(reference(CountEnv, n=2, end="trunc"), 3)
     cell.reset([1, 2, 3])
-    results = [cell.step(np.zeros(3, np.int64), id) for _ in range(2)]
+    results = [cell.step(np.zeros(3, np.int64), next_seed) for _ in range(2)]
     assert [result.truncated.all() for result in results] == [False, True]
 
 
@@ -119,7 +120,7 @@ def test_a_gymnasium_task_on_mujoco_leaves_no_log_file(tmp_path, monkeypatch) ->
     cell = make_cell("gymnasium:InvertedDoublePendulum-v5", 1)
     cell.reset([1])
     cell._envs[0].unwrapped.data.qvel[:] = np.nan
-    cell.step(np.zeros((1, 1), np.float32), id)
+    cell.step(np.zeros((1, 1), np.float32), next_seed)
     assert list(tmp_path.iterdir()) == []
     cell.close()
 

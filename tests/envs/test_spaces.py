@@ -20,6 +20,7 @@ from rlinf_async.errors import BadInput
 from rlinf_async.execution.spaces import ActionPart, ActionSpec, Spaces, chunked
 from tests.fixtures.envs import CountEnv, SpaceEnv
 from tests.fixtures.generated_spaces import random_row, space_trees
+from tests.fixtures.seeds import next_seed
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 TWO = spaces.Discrete(2)
@@ -34,7 +35,7 @@ def spaced(obs: Any, act: Any = TWO, count: int = 2) -> GymnasiumCell:
 
 def idle(cell: GymnasiumCell) -> Any:
     action = cell.spaces.action
-    return cell.step(np.zeros((cell.slots, *action.shape), action.row_dtype), id)
+    return cell.step(np.zeros((cell.slots, *action.shape), action.row_dtype), next_seed)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_a_text_that_does_not_fit_is_named() -> None:
 @pytest.mark.parametrize("start", [-1, 0, 3])
 def test_choices_begin_at_the_start_of_the_space(start) -> None:
     cell = spaced(BOX, spaces.Discrete(3, start=start), count=3)
-    cell.step(np.array([0, 1, 2]), id)
+    cell.step(np.array([0, 1, 2]), next_seed)
     assert [env.actions for env in cell._envs] == [[start], [start + 1], [start + 2]]
     assert (cell.spaces.action.count, cell.spaces.action.start) == (3, start)
 
@@ -164,7 +165,7 @@ def test_continuous_actions_are_cast_and_clipped_into_the_space(dtype, shape) ->
     space = spaces.Box(-0.1, 0.1, shape, dtype)
     cell = spaced(BOX, space)
     for value in (-7.0, 0.05, 0.1, 7.0):
-        cell.step(np.full((2, *shape), value, np.float32), id)
+        cell.step(np.full((2, *shape), value, np.float32), next_seed)
     for env in cell._envs:
         assert len(env.actions) == 4
         assert all(action.dtype == dtype for action in env.actions)
@@ -190,7 +191,7 @@ def test_choices_of_every_kind_are_described_and_reach_the_environment(
     found = (spec.kind, spec.shape, spec.counts, spec.starts, spec.row_dtype)
     assert found == (kind, shape, counts, starts, "int64")
     highest = np.array(counts or [2] * math.prod(shape)).reshape(shape) - 1
-    cell.step(np.stack([np.zeros(shape, np.int64), highest]), id)
+    cell.step(np.stack([np.zeros(shape, np.int64), highest]), next_seed)
     lowest, most = (np.asarray(env.actions[0]).astype(np.int64) for env in cell._envs)
     np.testing.assert_array_equal(lowest.ravel(), starts or np.zeros(lowest.size))
     np.testing.assert_array_equal(most - lowest, highest)
@@ -212,7 +213,7 @@ def test_mixed_actions_are_named_parts_in_one_row() -> None:
         ("keys/1", "multi_discrete", 1),
     ]
     assert (spec.kind, spec.shape, spec.row_dtype) == ("mixed", (6,), "float32")
-    cell.step(np.array([[2, 0.5, -9, 1, 0, 3], [0, 0, 0.25, 0, 1, 0]], np.float32), id)
+    cell.step(np.array([[2, 0.5, -9, 1, 0, 3], [0, 0, 0.25, 0, 1, 0]], np.float32), next_seed)
     first, second = (env.actions[0] for env in cell._envs)
     assert first["arm"]["grip"] == 7
     assert first["arm"]["move"].tolist() == [0.5, -1.0]
@@ -228,7 +229,7 @@ def test_any_row_becomes_an_action_that_the_space_contains(space, seed) -> None:
     cell = spaced(BOX, space, count=3)  # SpaceEnv refuses what its space does not contain
     spec = cell.spaces.action
     assert Spaces.from_json(orjson.loads(orjson.dumps(cell.spaces.to_json()))) == cell.spaces
-    cell.step(random_row(spec, 3, seed), id)
+    cell.step(random_row(spec, 3, seed), next_seed)
     assert all(len(env.actions) == 1 for env in cell._envs)
 
 

@@ -8,11 +8,11 @@ from tests.execution.test_reproducible import VARIANTS, same
 
 pytestmark = pytest.mark.process
 
-CASES = {
-    "chunks": ("--chunk", "3"),
-    "memory": ("--recurrent",),
-    "both": ("--chunk", "3", "--recurrent", "--max-lag", "1"),
-}
+CASES = (
+    pytest.param(("--chunk", "3", "--recurrent", "--max-lag", "1"), id="both"),
+    pytest.param(("--chunk", "3"), id="chunks", marks=pytest.mark.slow),
+    pytest.param(("--recurrent",), id="memory", marks=pytest.mark.slow),
+)
 
 
 def trained(launch, *options):
@@ -27,14 +27,15 @@ def trained(launch, *options):
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_mode_trains_the_same_bits(launch, case):
-    expected, metrics = trained(launch, *CASES[case], "--mode", "serial")
+    expected, metrics = trained(launch, *case, "--mode", "serial")
     assert metrics[0]["train/first_log_ratio_max"] < 1e-5
     # The one that differs most from serial: other processes, and the policy away from what it sees.
-    assert same(trained(launch, *CASES[case], *VARIANTS[3])[0], expected)
+    assert same(trained(launch, *case, *VARIANTS[3])[0], expected)
 
 
 def test_steps_and_episodes_are_counted_in_simulator_steps(launch):
     _, metrics = trained(launch, "--chunk", "3", "--mode", "serial")
+    assert metrics[0]["train/first_log_ratio_max"] < 1e-5
     # Episodes of 7 steps in chunks of 3 take three chunks: 3 + 3 + 1 steps. In 24 chunk-steps of
     # 8 slots that are 8 episodes each.
     assert metrics[-1]["env_steps"] == 8 * 8 * 7

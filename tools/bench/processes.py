@@ -51,7 +51,7 @@ class MarkedRun:
         self.temporary = temporary or Path(tempfile.mkdtemp(prefix="rb-", dir="/tmp"))
         self.run_dir = Path(run_dir or self.temporary / f"run-{self.mark}")
         engine = ["--run-dir", str(self.run_dir)]
-        engine += ["--progress", "none"] if command == "run" else []
+        engine += ["--progress", "none", "--no-curve"] if command == "run" else []
         line = [sys.executable, "-m", "rlinf_async", command, str(script), *engine, *options]
         self.started_s = time.monotonic()
         self.process = subprocess.Popen(

@@ -18,6 +18,7 @@ from rlinf_async.envs.registry import make_cell
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.references import describe
 from tests.fixtures.envs import CountEnv, DieEnv
+from tests.fixtures.seeds import next_seed
 
 BACKENDS = ("loop", "threads", "processes")
 N = 5
@@ -81,9 +82,9 @@ def test_an_error_names_slot_and_step(backend: str) -> None:
     cell = cell_of(functools.partial(DieEnv, k=2), backend)
     cell.reset(range(N))
     for _ in range(2):
-        cell.step(np.zeros(N, np.int64), id)
+        cell.step(np.zeros(N, np.int64), next_seed)
     with pytest.raises(Exception, match="died on purpose") as it:
-        cell.step(np.zeros(N, np.int64), id)
+        cell.step(np.zeros(N, np.int64), next_seed)
     words = f"{it.value} {getattr(it.value, '__notes__', '')}"
     assert "slot 10" in words
     assert "step 2" in words
@@ -94,9 +95,9 @@ def test_an_error_names_slot_and_step(backend: str) -> None:
 def test_an_environment_that_takes_its_process_along_is_named(how: str) -> None:
     cell = cell_of(functools.partial(DieEnv, k=1, how=how), "processes")
     cell.reset(range(N))
-    cell.step(np.zeros(N, np.int64), id)
+    cell.step(np.zeros(N, np.int64), next_seed)
     with pytest.raises(EnvProcessFailed, match=r"step 1 of the episode of slot 1\d") as it:
-        cell.step(np.zeros(N, np.int64), id)
+        cell.step(np.zeros(N, np.int64), next_seed)
     assert ("exited with code 1" if how == "exit" else how) in str(it.value)
     cell.close()
     cell.close()
@@ -110,7 +111,7 @@ def test_an_environment_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(processes, "LEAST_DEADLINE_S", 0.5)
     monkeypatch.setattr(processes, "DEADLINE_OVER_SLOWEST", 0.0)
     with pytest.raises(EnvProcessFailed, match=r"gave up after 0\.5 s waiting for step 0 of the"):
-        cell.step(np.zeros(2, np.int64), id)
+        cell.step(np.zeros(2, np.int64), next_seed)
     cell.close()
 
 
@@ -128,12 +129,12 @@ def test_states_are_saved_and_restored(backend: str) -> None:
     cell = cell_of("Reacher-v5", backend, wrappers=["OrderEnforcing"])
     cell.reset(range(N))
     action = np.full((N, 2), 0.4, np.float32)
-    cell.step(action, id)
+    cell.step(action, next_seed)
     saved = cell.save_state()
-    expected = cell.step(action, id)
-    cell.step(action, id)
+    expected = cell.step(action, next_seed)
+    cell.step(action, next_seed)
     cell.restore_state(saved)
-    assert_equal(cell.step(action, id), expected)
+    assert_equal(cell.step(action, next_seed), expected)
     cell.close()
 
 
@@ -211,5 +212,5 @@ def test_an_environment_that_cannot_be_measured_is_stepped_in_the_loop() -> None
     assert isinstance(cell, GymnasiumCell)
     cell.reset(range(N))
     with pytest.raises(RuntimeError, match="died on purpose in step"):
-        cell.step(np.zeros(N, np.int64), id)
+        cell.step(np.zeros(N, np.int64), next_seed)
     cell.close()

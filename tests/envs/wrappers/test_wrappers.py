@@ -19,6 +19,7 @@ from rlinf_async.envs.request import EnvRequest
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.references import describe
 from tests.fixtures.envs import CountEnv
+from tests.fixtures.seeds import next_seed
 
 N = 3
 
@@ -178,7 +179,7 @@ def test_a_time_limit_replaces_the_environment_s_own() -> None:
         assert describe_env({"env": env, "time_limit": 7})["time_limit"] == 7
     cell = cell_of(functools.partial(CountEnv, n=50), time_limit=2)
     cell.reset([0, 1, 2])
-    ends = [cell.step(np.zeros(N, np.int64), id).truncated.tolist() for _ in range(2)]
+    ends = [cell.step(np.zeros(N, np.int64), next_seed).truncated.tolist() for _ in range(2)]
     assert ends == [[False] * N, [True] * N]
 
 
@@ -273,7 +274,7 @@ def test_only_the_slots_asked_for_move_and_a_retired_one_keeps_its_last_stack() 
     action = np.full((N, 3), 0.3, np.float32)
     first, one_plain = cell.reset([1, 2, 3])["state"], plain.reset([1, 2, 3])["state"]
     np.testing.assert_array_equal(first, np.tile(one_plain, 3))
-    part = cell.step(action, id, slots=np.array([1])).observation["state"]
+    part = cell.step(action, next_seed, slots=np.array([1])).observation["state"]
     np.testing.assert_array_equal(part[[0, 2]], first[[0, 2]])
     assert (part[1] != first[1]).any()
     done = cell.step(action, lambda slot: None, slots=np.array([1]))
