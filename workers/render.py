@@ -51,9 +51,12 @@ class RenderWorker(Worker):
             episodes = EpisodeTracker(run_seed, first_slot, slots)
             self._cells[cell] = RenderCell(envs, episodes, chunk=chunk, squash=squash)
 
-    def begin(self, cell: int, row: int) -> None:
+    def begin(self, cell: int, batch: int, row: int) -> None:
         """Start a segment: write the observation that the first action will see."""
-        self._cells[cell].begin(self.context.rows("segments", row))
+        recorder = self.context.recorder
+        with recorder.span("render.begin", items=self._cells[cell].slots):
+            recorder.flow("segment", cell, batch)
+            self._cells[cell].begin(self.context.rows("segments", row))
 
     def step(self, cell: int, t: int) -> None:
         """Execute `action[t]` of the row and write the rest of entry t and observation t + 1."""

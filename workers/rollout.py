@@ -70,7 +70,7 @@ class RolloutWorker(Worker):
     def collect(self, cell: int, batch: int, version: int, row: int) -> dict[str, Any]:
         """One segment with the environments in this host."""
         render: Any = self.context.sibling("render")
-        render.begin(cell, row)
+        render.begin(cell, batch, row)
         segment = self._open(cell, batch, version, row)
         rendered_ns = 0
         try:
@@ -90,7 +90,7 @@ class RolloutWorker(Worker):
     ) -> dict[str, Any]:
         """One segment with the environments in another host; segments of other cells interleave."""
         compute = self.context.compute
-        await self._render("begin", cell=cell, row=row)
+        await self._render("begin", cell=cell, batch=batch, row=row)
         segment = await compute(self._open, cell, batch, version, row)
         try:
             for t in range(self._horizon):
@@ -119,5 +119,8 @@ class RolloutWorker(Worker):
             self._weights,
             free_lag=self._free_lag,
         )
-        segment.begin(rng, self._horizon, version)
+        recorder = self.context.recorder
+        with recorder.span("rollout.open", items=self._slots[cell]):
+            recorder.flow("segment", cell, batch)
+            segment.begin(rng, self._horizon, version)
         return segment

@@ -108,6 +108,8 @@ class TrainWorker(Worker):
         assert self._learner is not None, "train before configure"
         cells = [segment.slots for segment in batch.segments]
         with self.context.recorder.span("train.gather", items=batch.env_steps):
+            for segment in batch.segments:
+                self.context.recorder.flow("segment", segment.cell, segment.batch)
             fields = self._gather(batch)
         version = batch.index
         self._scales[version] = self._statistics.reward_scale

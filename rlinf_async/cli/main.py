@@ -14,6 +14,8 @@ from rlinf_async.errors import BadInput, nearest
 COMMANDS = {
     "run": ("rlinf_async.cli.run", "train what a script describes"),
     "eval": ("rlinf_async.cli.evaluate", "score a checkpoint on whole episodes"),
+    "ps": ("rlinf_async.cli.ps", "the runs of yours that go on now"),
+    "trace": ("rlinf_async.cli.trace", "the last seconds of a run as a file for Perfetto"),
     "venvs": ("rlinf_async.cli.venvs", "interpreters of their own for robot suites"),
 }
 """By name: the module whose `command(arguments) -> exit code` performs it, and its help."""

@@ -20,8 +20,8 @@ from rlinf_async.scheduling.placement import HostPlan, Placement
 if TYPE_CHECKING:
     from rlinf_async.execution.run import Run
 
-FILES_PER_HOST = 10
-"""Descriptors that the controller holds for one host: pidfd, link, board, and their kin."""
+FILES_PER_HOST = 11
+"""Descriptors that the controller holds for one host: pidfd, link, board, trace, and their kin."""
 FILES_OF_CONTROLLER = 64
 CLOSE_BUDGET_S = 6.0
 
@@ -38,6 +38,7 @@ class Crew:
         self._hosts: dict[str, Host] = {}
         self._cluster: Cluster | None = None
         self._pools: list[RowPool] = []
+        run.watched.hosts = lambda: set(self._hosts.values())
         for worker in run.workers:
             worker.opening = True
         raise_file_limit(FILES_OF_CONTROLLER + FILES_PER_HOST * len(placement.hosts))
@@ -71,7 +72,7 @@ class Crew:
             }
             return
         run = self._run
-        self._cluster = Cluster(run.runtime_folder, run.folder.logs, run.script)
+        self._cluster = Cluster(run.runtime_folder, run.folder.logs, run.script, run.watched)
         for plan in self.placement.hosts:
             self._hosts[plan.name] = self._cluster.spawn(
                 plan.name, roles=plan.roles, cores=plan.cores, **self._python_of(plan.roles)

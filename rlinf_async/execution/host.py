@@ -31,8 +31,10 @@ from rlinf_async.errors import BadInput, PeerGone
 from rlinf_async.execution.host_core import HostCore
 from rlinf_async.execution.logs import bind, configure, get_logger
 from rlinf_async.execution.script import load_script
+from rlinf_async.execution.telling import rss_bytes, tell
 from rlinf_async.hardware import activity
-from rlinf_async.tracing.recorder import install
+from rlinf_async.tracing.recorder import Recorder, install
+from rlinf_async.tracing.ring import take_inherited
 
 HEARTBEAT_S = 0.5
 HELLO_DEADLINE_S = 30.0
@@ -42,10 +44,10 @@ CLOSE_BUDGET_S = 1.0
 class HostProcessMain:
     """The loop side of a host: links, heartbeats, and one task per call."""
 
-    def __init__(self, name: str, address: str) -> None:
+    def __init__(self, name: str, address: str, recorder: Recorder) -> None:
         self._name, self._address = name, address
         self._leaving = asyncio.Event()
-        self._core = HostCore(name, recorder=install(name), remote=self._call_peer)
+        self._core = HostCore(name, recorder=recorder, remote=self._call_peer)
         self._dealer: Dealer | None = None
         self._router: Router | None = None
         self._peer_dealers: list[Dealer] = []
@@ -143,18 +145,18 @@ class HostProcessMain:
                 host=self._name,
                 command=self._core.command,
                 command_age_s=self._core.command_age_s(),
-                rss_bytes=_rss_bytes(),
+                rss_bytes=rss_bytes(),
                 stages=self._core.recorder.stage_totals(),
                 counters={},
             )
             self._dealer.send(self._dealer.peer, heartbeat)
+            tell(
+                self._core.recorder,
+                command=heartbeat.command,
+                command_age_s=heartbeat.command_age_s,
+            )
             self._core.look_after_environments()
             await asyncio.sleep(HEARTBEAT_S)
-
-
-def _rss_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _controller_is_gone() -> None:
@@ -168,12 +170,14 @@ def main() -> None:
     configure(name, Path(logs))
     bind(worker=name)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    activity.current()  # takes the board that was inherited, so that no child of ours looks for it
+    # Both are inherited and taken now, so that no child of ours looks for them.
+    activity.current()
+    recorder = install(name, memory=take_inherited())
     if script:
         load_script(script[0])
 
     async def serve() -> None:
-        await HostProcessMain(name, address).run()
+        await HostProcessMain(name, address, recorder).run()
 
     uvloop.run(serve())
     # A thread stuck in native code must not keep a host alive that has been told to leave.

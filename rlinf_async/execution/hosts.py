@@ -26,9 +26,11 @@ from rlinf_async.errors import (
     WorkerLost,
 )
 from rlinf_async.execution.logs import get_logger
+from rlinf_async.execution.watched import Watched
 from rlinf_async.hardware import affinity
-from rlinf_async.hardware.activity import BOARD_VARIABLE, BoardFile
+from rlinf_async.hardware.activity import BOARD_VARIABLE, Board, BoardFile
 from rlinf_async.hardware.process import HostProcess
+from rlinf_async.tracing.ring import RING_VARIABLE
 
 START_DEADLINE_S = 60.0
 LEAVE_BUDGET_S = 2.0
@@ -154,6 +156,11 @@ class ProcessHost:
         """When a step or reset of its environments last began or ended."""
         return 0.0 if self._board is None else self._board.board.last_note_s()
 
+    @property
+    def board(self) -> Board | None:
+        """What its environments are doing; None once it is closed."""
+        return None if self._board is None else self._board.board
+
     def at_work_on(self) -> str:
         """`, in step 3 of the episode of slot 7`: also of a process that has ended."""
         doing = [] if self._board is None else self._board.board.doing()
@@ -222,8 +229,10 @@ class ProcessHost:
 class Cluster:
     """Spawns hosts, hears them and notices their end."""
 
-    def __init__(self, folder: RuntimeFolder, logs: Path, script: Path | None) -> None:
-        self._folder, self._logs, self._script = folder, logs, script
+    def __init__(
+        self, folder: RuntimeFolder, logs: Path, script: Path | None, watched: Watched
+    ) -> None:
+        self._logs, self._script, self._watched = logs, script, watched
         self._router = Router(folder.socket_address("controller"), receive=self._receive)
         self._caller = Caller(self._router, build_error=self._build_error)
         self._hosts: dict[str, ProcessHost] = {}
@@ -249,6 +258,7 @@ class Cluster:
         if script and self._script is not None:
             arguments.append(str(self._script))
         board = BoardFile(name)
+        ring = self._watched.ring(name)
         try:
             process = HostProcess.spawn(
                 name,
@@ -256,9 +266,12 @@ class Cluster:
                 interpreter=interpreter or sys.executable,
                 cores=cores,
                 threads=1,
-                environment={BOARD_VARIABLE: str(board.descriptor)},
+                environment={
+                    BOARD_VARIABLE: str(board.descriptor),
+                    RING_VARIABLE: str(ring.descriptor),
+                },
                 log_folder=self._logs,
-                inherited=(board.descriptor,),
+                inherited=(board.descriptor, ring.descriptor),
             )
         except BaseException:
             board.close()

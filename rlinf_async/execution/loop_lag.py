@@ -43,7 +43,7 @@ class LoopLag:
                 self._name_culprit(late_s, computed_s)
 
     def _name_culprit(self, late_s: float, computed_s: float) -> None:
-        records = [r for r in self.recorder.records() if r.kind == "span"]
+        records = [r for r in self.recorder.records(newest=64) if r.kind == "span"]
         longest = max(records[-20:], key=lambda r: r.end_ns - r.begin_ns, default=None)
         log.warning(
             "loop_blocked",

@@ -49,7 +49,7 @@ class Pipeline:
         self._run, self._placement = run, placement
         self._group = asyncio.TaskGroup()
         self._endless: list[asyncio.Task[None]] = []
-        self._streams: list[Stream[Any]] = []
+        self._streams = run.watched.streams
         self._crew: Crew | None = None
         self._collection: Collection | None = None
         self._evaluation: TrainingEvaluation | None = None

@@ -26,6 +26,7 @@ from rlinf_async.execution.scores import EvaluationReport
 from rlinf_async.execution.spaces import Spaces
 from rlinf_async.execution.status import RunStatus
 from rlinf_async.execution.user_workers import WorkerHandle, worker_reference
+from rlinf_async.execution.watched import Watched
 from rlinf_async.hardware.interpreters import interpreter_of, suite_of
 from rlinf_async.tracing.recorder import Recorder
 
@@ -45,10 +46,12 @@ class Run:
         recorder: Recorder,
         runtime_folder: RuntimeFolder,
         began_s: float,
+        watched: Watched | None = None,
     ) -> None:
         self.options, self.folder, self.script, self.cores = options, folder, script, cores
         self.recorder = recorder
         self.runtime_folder = runtime_folder
+        self.watched = watched or Watched()
         self.loop_lag_s: Callable[[], float] = lambda: 0.0
         self._began_s = began_s
         self._pipeline: Pipeline | None = None
@@ -57,6 +60,14 @@ class Run:
         self.progress = Progress(title, began_s=began_s, cpu_s=self.cpu_s)
         self.config: dict[str, Any] = {}
         self.workers: list[WorkerHandle] = []
+
+    @property
+    def trace(self) -> Recorder:
+        """Spans, instants and counters of the script's own, seen by `attach` and `trace`.
+
+        `with run.trace.span("my stage", items=n): ...`; a worker has `self.context.recorder`.
+        """
+        return self.recorder
 
     def envs(
         self,
@@ -194,7 +205,7 @@ class Run:
             raise BadInput("run.pipeline", "iterations", expected="at least 1", got=iterations)
         if max_lag < 0:
             raise BadInput("run.pipeline", "max_lag", expected="0 or more", got=max_lag)
-        self.progress.iterations = iterations
+        self.progress.iterations, self.watched.max_lag = iterations, max_lag
         self._pipeline = Pipeline(self, iterations=iterations, max_lag=max_lag, placement=placement)
         return self._pipeline
 

@@ -15,20 +15,25 @@ from typing import Any, Protocol
 
 import uvloop
 
+from rlinf_async.communication.deadlines import deadline
 from rlinf_async.communication.runtime_folder import RuntimeFolder, remove_stale
-from rlinf_async.errors import Interrupted, StageExited
+from rlinf_async.errors import BadInput, Interrupted, PeerTimeout, StageExited
 from rlinf_async.execution.logs import get_logger
 from rlinf_async.execution.loop_lag import LoopLag
 from rlinf_async.execution.options import EngineOptions, parse_cores
 from rlinf_async.execution.run import Run
 from rlinf_async.execution.run_folder import RunFolder
 from rlinf_async.execution.status import RunStatus
+from rlinf_async.execution.trace_service import TraceService
+from rlinf_async.execution.watched import Watched
 from rlinf_async.hardware.devices import available_cores
 from rlinf_async.tracing.recorder import install
 
 log = get_logger()
 
 Main = Callable[[Run, Any], Awaitable[None]]
+
+FLIGHT_BUDGET_S = 5.0
 
 
 class Shows(Protocol):
@@ -59,9 +64,9 @@ async def _session(
     display: Shows,
     began_s: float,
 ) -> None:
-    interruption = Interruption(asyncio.current_task())
+    interruption, watched = Interruption(asyncio.current_task()), Watched()
     with interruption.handled(), _sockets_folder(interruption) as runtime_folder:
-        lag = LoopLag(install("controller"))
+        lag = LoopLag(install("controller", memory=watched.ring("controller").memory))
         run = Run(
             options,
             folder,
@@ -70,25 +75,49 @@ async def _session(
             recorder=lag.recorder,
             runtime_folder=runtime_folder,
             began_s=began_s,
+            watched=watched,
         )
         run.config = asdict(config) if is_dataclass(config) and not isinstance(config, type) else {}
         run.loop_lag_s = lag.worst_s
+        trace = TraceService(run)
         try:
             shown = functools.partial(display.show, run.status)
             async with asyncio.TaskGroup() as group:
                 endless = [
                     group.create_task(_endless("loop lag", lag.watch)),
                     group.create_task(_endless("display", shown)),
+                    group.create_task(_endless("trace", trace.serve)),
                 ]
                 await main(run, config)
                 for task in endless:
                     task.cancel()
         except BaseException as error:
+            await _keep_flight(trace, error)
             if interruption.number is not None:
                 raise Interrupted(interruption.number) from error
             raise
         finally:
             await run.close()
+            watched.close()
+
+
+async def _keep_flight(trace: TraceService, error: BaseException) -> None:
+    """Write the last minute's trace beside what failed; not being able to is only logged."""
+    cause = _first_of(error)
+    if isinstance(cause, BadInput):
+        return
+    try:
+        async with deadline(FLIGHT_BUDGET_S, waiting_for="the flight record to be written"):
+            path = await asyncio.to_thread(trace.flight, f"{type(cause).__name__}: {cause}")
+        log.info("flight_recorded", file=str(path))
+    except (OSError, PeerTimeout) as late:
+        log.warning("flight_not_recorded", error=repr(late))
+
+
+def _first_of(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def _endless(name: str, body: Callable[[], Awaitable[None]]) -> None:

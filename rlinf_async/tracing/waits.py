@@ -7,6 +7,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from threading import Lock
 from types import TracebackType
+from typing import Any
 
 
 class Wait(StrEnum):
@@ -94,6 +95,21 @@ class StageClock:
     def totals_on_s(self) -> dict[tuple[str, str], float]:
         """Seconds by state and by what was waited for; only pairs that occurred."""
         return {(str(s), on): spent_ns / 1e9 for (s, on), spent_ns in self._read().items()}
+
+    def account(self) -> dict[str, Any]:
+        """Everything at one moment, in plain values; `spent` adds up to `now_ns - began_ns`."""
+        with self._lock:
+            now_ns, (state, on), since_ns = self.clock_ns(), self._now_in, self._since_ns
+            spent = dict(self._spent_ns)
+        spent[state, on] = spent.get((state, on), 0) + now_ns - since_ns
+        return {
+            "state": str(state),
+            "on": on,
+            "since_ns": since_ns,
+            "began_ns": self._began_ns,
+            "now_ns": now_ns,
+            "spent": [[str(s), name, spent_ns] for (s, name), spent_ns in spent.items()],
+        }
 
     def shares(self) -> dict[str, float]:
         """Each state's part of the wall time, in [0, 1]; all 0 before any time has passed."""

@@ -1,0 +1,1 @@
+"""What people look at: files for trace viewers, and the words and rows of the live views."""
