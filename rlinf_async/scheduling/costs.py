@@ -268,8 +268,8 @@ class Linear:
     constant: float = 0.0
     slope: float = 0.0
 
-    def __call__(self, size: float) -> float:
-        """The value at `size`."""
+    def __call__(self, size: Any) -> Any:
+        """The value at `size`, a number or an array."""
         return self.constant + self.slope * size
 
     @classmethod

@@ -136,9 +136,10 @@ def evaluate(plan: Plan, flow: Flow, costs: FlowCosts) -> Candidate:
     counts = [group.devices for group in plan.groups]
     memory = memory_bytes(plan, flow, costs, counts)
     limits = [costs.capacity.get(group.kind, math.inf) for group in plan.groups]
-    swaps = tuple(whole > limit for (whole, _), limit in zip(memory, limits, strict=True))
+    swaps = tuple(bool(whole > limit) for (whole, _), limit in zip(memory, limits, strict=True))
     fullest = tuple(
-        largest if swap else whole for (whole, largest), swap in zip(memory, swaps, strict=True)
+        float(largest if swap else whole)
+        for (whole, largest), swap in zip(memory, swaps, strict=True)
     )
     seconds = {k: float(v) for k, v in durations(plan, flow, costs, counts).items()}
     found: Period = period(graph(plan, flow, costs, seconds, swaps))
@@ -175,8 +176,11 @@ def _periods(plan: Plan, flow: Flow, costs: FlowCosts, counts: Ints) -> npt.NDAr
     seconds = durations(plan, flow, costs, columns)
     swaps, fits = _fit(plan, flow, costs, counts)
     longest = np.zeros(len(counts))
-    for some in sorted({tuple(row) for row in swaps.tolist()}):
-        at = (swaps == np.array(some)).all(axis=1)
+    # One number for each set of groups that swap: sorting whole rows would take most of the time.
+    codes = swaps @ (1 << np.arange(swaps.shape[1]))
+    for code in np.flatnonzero(np.bincount(codes)):
+        at = codes == code
+        some = swaps[np.argmax(at)].tolist()
         edges = graph(plan, flow, costs, seconds, some)
         for total, tokens in simple_cycles(edges):
             ratio = np.broadcast_to(np.asarray(total) / tokens, len(counts))
@@ -192,11 +196,11 @@ def _fit(
     fits = np.ones(len(counts), np.bool_)
     if not costs.capacity:
         return swaps, fits
-    limits = [costs.capacity.get(group.kind, math.inf) for group in plan.groups]
-    for index, row in enumerate(counts.tolist()):
-        for at, (whole, largest) in enumerate(memory_bytes(plan, flow, costs, row)):
-            swaps[index, at] = whole > limits[at]
-            fits[index] &= largest <= limits[at]
+    columns = [counts[:, i] for i in range(counts.shape[1])]
+    for at, (whole, largest) in enumerate(memory_bytes(plan, flow, costs, columns)):
+        limit = costs.capacity.get(plan.groups[at].kind, math.inf)
+        swaps[:, at] = whole > limit
+        fits &= largest <= limit
     return swaps, fits
 
 
@@ -204,7 +208,7 @@ def _first_grid(plan: Plan, devices: Mapping[str, int]) -> list[list[int]]:
     most = [devices[group.kind] for group in plan.groups]
     if math.prod(most) <= WHOLE:
         return [list(range(1, count + 1)) for count in most]
-    points = max(4, min(GRID, int(WHOLE ** (1.0 / len(most)) * 2)))
+    points = max(4, min(GRID, round((4 * WHOLE) ** (1.0 / len(most)))))
     return [_spaced(1, count, points) for count in most]
 
 
@@ -238,7 +242,7 @@ def _combinations(grid: Sequence[Sequence[int]], plan: Plan, devices: Mapping[st
         filled = rows.copy()
         filled[:, index] = devices[kind] - rows[:, others].sum(axis=1)
         stacked.append(filled)
-    rows = np.unique(np.concatenate(stacked), axis=0)
+    rows = np.concatenate(stacked)
     fits = (rows >= 1).all(axis=1)
     for kind in set(kinds):
         used = rows[:, [i for i, k in enumerate(kinds) if k == kind]].sum(axis=1)

@@ -210,25 +210,31 @@ def crosses(plan: Plan, source: str, target: str) -> bool:
 
 
 def memory_bytes(
-    plan: Plan, flow: Flow, costs: FlowCosts, counts: Sequence[int]
-) -> list[tuple[float, float]]:
+    plan: Plan, flow: Flow, costs: FlowCosts, counts: Sequence[Counts]
+) -> list[tuple[Any, Any]]:
     """For each group, bytes of a device with all its phases resident, and with the largest alone.
 
-    The k + 1 batches that may wait lie where they are trained on.
+    Environments and policy alternate with every chunk-step, so they count as one. The k + 1 batches
+    that may wait lie where they are trained on.
     """
     call = math.ceil(flow.slots / plan.depth)
     found = []
     for group in plan.groups:
-        sizes = []
+        sizes: dict[str, Any] = {}
         for phase in group.phases:
             devices = sum(counts[i] for i in plan.homes(phase))
-            units = call if phase in COLLECTING else flow.units_of(phase)
-            sizes.append(costs.memory.get(phase, FREE)(math.ceil(units / devices)))
-        waiting = 0.0
+            collects = phase in COLLECTING
+            units = np.ceil((call if collects else flow.units_of(phase)) / np.asarray(devices))
+            turn = COLLECT if collects else phase
+            sizes[turn] = sizes.get(turn, 0.0) + costs.memory.get(phase, FREE)(units)
+        waiting: Any = 0.0
         if "train" in group.phases:
             devices = sum(counts[i] for i in plan.homes("train"))
             waiting = (flow.max_lag + 1) * costs.batch_bytes / devices
-        found.append((sum(sizes) + waiting, max(sizes) + waiting))
+        alone = list(sizes.values())
+        found.append(
+            (sum(alone) + waiting, np.maximum.reduce(np.broadcast_arrays(*alone)) + waiting)
+        )
     return found
 
 

@@ -20,7 +20,15 @@ import numpy as np
 from rlinf_async.scheduling.leases import Lease, LeaseTable
 from rlinf_async.scheduling.ledger import Ledger, Ticket
 from rlinf_async.scheduling.planner import Candidate
-from rlinf_async.scheduling.plans import COLLECT, PUBLISH, Flow, FlowCosts, Plan, crosses
+from rlinf_async.scheduling.plans import (
+    COLLECT,
+    COLLECTING,
+    PUBLISH,
+    Flow,
+    FlowCosts,
+    Plan,
+    crosses,
+)
 
 Then = Callable[[], None]
 _NORMAL = NormalDist()
@@ -100,6 +108,7 @@ class Turns:
     """The lease table in simulated time, and the price of bringing a phase onto its devices."""
 
     def __init__(self, plan: Plan, swap_s: Mapping[str, float]) -> None:
+        """`swap_s`: phase -> seconds to bring it in; environments and policy come as one."""
         phases = {phase for group in plan.groups for phase in group.phases}
         self._homes = {phase: plan.homes(phase) for phase in sorted(phases)}
         self._table = LeaseTable(self._homes)
@@ -123,11 +132,16 @@ class Turns:
     def _begin(self, lease: Lease) -> None:
         moved = False
         for home in self._homes[lease.phase]:
-            before = self._resident.get(home)
-            self._resident[home] = lease.phase
-            moved |= before is not None and before != lease.phase
+            before, now = self._resident.get(home), _turn(lease.phase)
+            self._resident[home] = now
+            moved |= before is not None and before != now
         self.switches += moved
         self._waiting.pop(lease.number)(lease, self._swap_s.get(lease.phase, 0.0) if moved else 0.0)
+
+
+def _turn(phase: str) -> str:
+    """What is resident together: the calls of environments and policy alternate."""
+    return COLLECT if phase in COLLECTING else phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,9 +186,7 @@ class SimulatedRun:
             if swaps
             for phase in group.phases
         }
-        # Collecting is brought in as one: where both halves share devices, their calls alternate.
-        names = {p: COLLECT if p in ("render", "rollout") else p for p in swapping}
-        self._turns = Turns(plan, {p: costs.switch.get(n, 0.0) for p, n in names.items()})
+        self._turns = Turns(plan, {p: costs.switch.get(_turn(p), 0.0) for p in swapping})
         self._stations = {p: Station(self._events, self._turns, p) for p in flow.phases}
         self._ledger = Ledger(cells=plan.depth, iterations=iterations, max_lag=flow.max_lag)
         self._call = math.ceil(flow.slots / plan.depth)
