@@ -1,8 +1,43 @@
 """Losses, advantages, optimizers and learners. Importing this package imports no torch."""
 
 from rlinf_async.algorithms.advantages import gae, n_step, raw_returns, vtrace
-from rlinf_async.algorithms.losses import PPOLoss
-from rlinf_async.algorithms.optimizers import Adam
-from rlinf_async.algorithms.schedules import constant, linear
+from rlinf_async.algorithms.losses import (
+    CloningLoss,
+    GroupLoss,
+    PolicyGradientLoss,
+    PPOLoss,
+    dapo,
+    dr_grpo,
+    grpo,
+)
+from rlinf_async.algorithms.optimizers import Adam, ParameterGroup
+from rlinf_async.algorithms.schedules import (
+    constant,
+    cosine,
+    exponential,
+    linear,
+    steps,
+    warmup,
+)
 
-__all__ = ["Adam", "PPOLoss", "constant", "gae", "linear", "n_step", "raw_returns", "vtrace"]
+__all__ = [
+    "Adam",
+    "CloningLoss",
+    "GroupLoss",
+    "PPOLoss",
+    "ParameterGroup",
+    "PolicyGradientLoss",
+    "constant",
+    "cosine",
+    "dapo",
+    "dr_grpo",
+    "exponential",
+    "gae",
+    "grpo",
+    "linear",
+    "n_step",
+    "raw_returns",
+    "steps",
+    "vtrace",
+    "warmup",
+]

@@ -81,6 +81,8 @@ class Prepared:
     """[N], the ratio's denominator (the same array as `logp_old` where nothing was recomputed)."""
     weight: Float32 | None
     """[N], weight of each sample in the policy's loss; None stands for 1 everywhere."""
+    alpha: Float32 | None
+    """[N], (n - v) / (n + 1 - v) of entries that version v acted (`interpolate`); else None."""
     value_old: Float32
     """[N], what the value clip is centred on."""
     advantage: Float32
@@ -107,6 +109,8 @@ class Preparation:
     """Concatenate the observations, all float vectors, in the order of the statistics."""
     decoupled: tuple[float, Literal["truncate", "drop"]] | None = None
     """Decoupled correction: the cap of sample weights, and what becomes of a weight above it."""
+    interpolated: bool = False
+    """Whether the clip's centre is interpolated between versions, which needs `alpha`."""
 
     def __call__(
         self,
@@ -156,6 +160,7 @@ class Preparation:
             logp_old=logp_old,
             logp_base=base,
             weight=weight,
+            alpha=_alphas(version - version_TB) if self.interpolated else None,
             value_old=_rows(value[:-1]),
             advantage=_rows(advantage),
             returns=_rows(returns),
@@ -288,6 +293,12 @@ def estimate(
         )
     returns = rewards_to_go(reward_TB, valid_TB, terminated_TB | truncated_TB, gamma=gamma)
     return returns, returns
+
+
+def _alphas(lag_TB: Int64) -> Float32:
+    """lag / (lag + 1), [N]: 0 for entries of the version that is trained."""
+    lag = _rows(lag_TB).astype(np.float32)
+    return lag / (lag + np.float32(1.0))
 
 
 def _rewards(

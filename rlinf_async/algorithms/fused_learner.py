@@ -22,7 +22,7 @@ from rlinf_async.algorithms.learner import (
     explained_variance,
     preparation,
 )
-from rlinf_async.algorithms.losses import PPOLoss
+from rlinf_async.algorithms.losses import PPOLoss, number
 from rlinf_async.algorithms.normalizers import Statistics
 from rlinf_async.algorithms.optimizers import Adam
 from rlinf_async.algorithms.self_check import first_log_ratio
@@ -61,7 +61,7 @@ class FusedLearner:
         self.reason = ""
         self._pair: MlpPair = policy.to_kernel()
         self._adam = FusedAdam(optimizer, self._pair.parameters, self._pair.gradient)
-        self._loss, self._optimizer = loss, optimizer
+        self._record, self._loss, self._optimizer = loss, loss.at(0.0), optimizer
         self._epochs, self._minibatch = epochs, minibatch
         self._iterations = iterations
         self._discrete = spaces.action.kind == "discrete"
@@ -107,6 +107,7 @@ class FusedLearner:
             batch, statistics=statistics, scales=scales, version=version, evaluator=self
         )
         x, action, columns = self._entries(prepared)
+        self._loss = self._record.at(version / self._iterations)
         self._adam.rate = self._optimizer.rate(version / self._iterations)
         skipped_before = self.guard.skipped
         sums, taken, extra = np.zeros(len(METRICS) + 1), 0, {}
@@ -114,11 +115,11 @@ class FusedLearner:
             order = permutation(len(prepared), seed=seed, version=version, epoch=epoch)
             shuffled = np.take(columns, order, axis=1)
             chosen = np.take(action, order, axis=-1)
-            for number, at in enumerate(minibatches(len(prepared), self._minibatch)):
+            for count, at in enumerate(minibatches(len(prepared), self._minibatch)):
                 step = self._step(at.stop - at.start)
                 np.take(x, order[at], axis=0, out=step.x, mode="clip")
                 step.forward(chosen[..., at])
-                if epoch == number == 0:
+                if epoch == count == 0:
                     acted = prepared.version[order[at]] == version
                     logp_old = prepared.logp_old[order[at]]
                     extra = first_log_ratio(step.logp, logp_old, acted, version)
@@ -194,7 +195,7 @@ class FusedLearner:
         )
         value_slope, value_loss, far = value_part(loss, step.nets.value, value_old, returns)
         entropy = step.head.entropy()
-        step.backward(slope, value_slope, loss.entropy_weight)
+        step.backward(slope, value_slope, number(loss.entropy_weight))
         norm = self._adam.norm()
         if not np.isfinite(norm + policy_loss + value_loss):
             self.guard.skip(lambda: {"x": step.x.copy(), "columns": columns.copy()})

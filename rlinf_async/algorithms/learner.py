@@ -8,6 +8,8 @@ of all epochs where not said otherwise:
     value_clip_fraction     only with a value clip
     learning_rate           of this update
     explained_variance      1 - var(return - value) / var(return) of the acting version's values
+    stopped_early           1 if `target_kl` ended the update, else 0; only with it
+    reference_kl            only with `kl_weight`
     skipped_steps           steps of this update left out for a non-finite loss or gradient
     first_log_ratio_max     largest |log-ratio| before the first step, over entries of this version;
                             absent where there are none
@@ -20,18 +22,21 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 
 from rlinf_async.algorithms.advantages import Advantages, VTrace
 from rlinf_async.algorithms.batching import Preparation
-from rlinf_async.algorithms.losses import PPOLoss
+from rlinf_async.algorithms.losses import BuiltinLoss, CloningLoss, GroupLoss, PPOLoss
 from rlinf_async.algorithms.normalizers import Statistics
 from rlinf_async.algorithms.optimizers import Adam
 from rlinf_async.errors import BadInput, EngineError
 from rlinf_async.execution.spaces import Spaces
 
+log = structlog.get_logger()
+
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
-Loss = PPOLoss | Callable[..., Any]
+Loss = BuiltinLoss | Callable[..., Any]
 Lag = Literal["exact", "free"]
 
 NON_FINITE_LIMIT = 10
@@ -141,7 +146,7 @@ def make_learner(
 
     Args:
         policy: a built-in record, or a torch module with `evaluate` and `value`.
-        loss: a `PPOLoss`, or a named function `(module, minibatch) -> (loss, metrics)`.
+        loss: a built-in record, or a named function `(module, minibatch) -> (loss, metrics)`.
         minibatch: entries of one optimizer step.
         iterations: of the whole run, for schedules.
         shards: parts in which a mini-batch's gradient is computed, added in order; part of the
@@ -169,7 +174,9 @@ def make_learner(
         "normalize": normalize,
         "iterations": iterations,
     }
-    obstacle = why_not_fused(policy, loss, shards=shards, chunk=spaces.chunk)
+    obstacle = why_not_fused(policy, loss, shards=shards, chunk=spaces.chunk, optimizer=optimizer)
+    if isinstance(loss, PPOLoss) and loss.correction == "interpolate":
+        log.info("approximate_correction", correction="interpolate")
     return _make(policy, spaces, obstacle, shards, arguments)
 
 
@@ -181,7 +188,11 @@ def preparation(
     if isinstance(loss, PPOLoss) and loss.correction == "decoupled":
         decoupled = (loss.weight_cap, loss.cap)
     return Preparation(
-        advantages=advantages, normalized=normalized, joined=joined, decoupled=decoupled
+        advantages=advantages,
+        normalized=normalized,
+        joined=joined,
+        decoupled=decoupled,
+        interpolated=isinstance(loss, PPOLoss) and loss.correction == "interpolate",
     )
 
 
@@ -190,17 +201,31 @@ def remembers(policy: Any) -> bool:
     return bool(getattr(policy, "state_shape", None))
 
 
-def why_not_fused(policy: Any, loss: Loss, *, shards: int = 1, chunk: int = 1) -> str | None:
+def why_not_fused(
+    policy: Any, loss: Loss, *, shards: int = 1, chunk: int = 1, optimizer: Adam | None = None
+) -> str | None:
     """The first reason why the fused learner does not apply, or None."""
     if not hasattr(policy, "to_kernel"):
         return f"{type(policy).__name__} is no built-in policy"
     if not isinstance(loss, PPOLoss):
-        return f"{getattr(loss, '__name__', loss)} is no built-in loss"
+        kind = type(loss).__name__
+        return f"{kind} is not PPOLoss" if isinstance(loss, BuiltinLoss) else _own_loss(loss)
+    for switch in ("value_huber", "kl", "target_kl"):
+        if getattr(loss, switch) is not None:
+            return f"PPOLoss has {switch}"
+    if loss.correction == "interpolate":
+        return "PPOLoss has correction='interpolate'"
+    if optimizer is not None and not optimizer.is_plain:
+        return "Adam has weight decay, groups or an average"
     if shards != 1:
         return f"the gradient is computed in {shards} shards"
     if chunk != 1:
         return f"actions come in chunks of {chunk}"
     return None
+
+
+def _own_loss(loss: Any) -> str:
+    return f"{getattr(loss, '__name__', loss)} is no built-in loss"
 
 
 def check_training(
@@ -233,9 +258,23 @@ def check_training(
     if not isinstance(advantages, Advantages):
         known = "gae(...), vtrace(...), n_step(...) or raw_returns(...)"
         raise BadInput(who, "advantages", expected=known, got=repr(advantages))
-    if not isinstance(loss, PPOLoss) and not callable(loss):
-        raise BadInput(who, "loss", expected="PPOLoss(...) or a named function", got=repr(loss))
+    _check_loss_kind(loss, advantages)
     _check_lag(loss, advantages, max_lag, lag)
+
+
+def _check_loss_kind(loss: Any, advantages: Advantages) -> None:
+    who = "train"
+    if isinstance(loss, GroupLoss):
+        raise BadInput(
+            who,
+            "GroupLoss compares whole episodes, and a segment may hold a part of one",
+            expected="PPOLoss(...), PolicyGradientLoss(...) or CloningLoss(...)",
+        )
+    if not isinstance(loss, BuiltinLoss) and not callable(loss):
+        expected = "PPOLoss(...), another built-in loss, or a named function"
+        raise BadInput(who, "loss", expected=expected, got=repr(loss))
+    if isinstance(loss, CloningLoss) and isinstance(advantages, VTrace):
+        raise BadInput(who, "V-trace has no effect on CloningLoss", fix="give raw_returns(...)")
 
 
 def explained_variance(value: Float32, returns: Float32) -> float:
@@ -273,6 +312,13 @@ def _check_recurrent(arguments: Mapping[str, Any]) -> None:
     """BadInput for what needs log-probs or values of single entries without their history."""
     loss, advantages = arguments["loss"], arguments["advantages"]
     decoupled = isinstance(loss, PPOLoss) and loss.correction == "decoupled"
+    if isinstance(loss, PPOLoss) and loss.kl is not None:
+        raise BadInput(
+            "train",
+            "the distance to the first policy needs entries without their history",
+            expected="PPOLoss without kl",
+            got=f"kl={loss.kl!r}",
+        )
     if decoupled or isinstance(advantages, VTrace):
         raise BadInput(
             "train",
@@ -288,7 +334,7 @@ def _check_lag(loss: Any, advantages: Advantages, max_lag: int, lag: str) -> Non
         raise BadInput(who, "max_lag", expected=">= 0", got=max_lag)
     if lag not in ("exact", "free"):
         raise BadInput(who, "lag", expected="'exact' or 'free'", got=repr(lag))
-    decoupled = isinstance(loss, PPOLoss) and loss.correction == "decoupled"
+    decoupled = isinstance(loss, PPOLoss) and loss.correction is not None
     if decoupled and isinstance(advantages, VTrace):
         raise BadInput(
             who,
@@ -296,12 +342,12 @@ def _check_lag(loss: Any, advantages: Advantages, max_lag: int, lag: str) -> Non
             fix="use vtrace(...) without correction, or gae(...) with it",
         )
     corrected = decoupled or isinstance(advantages, VTrace)
-    if max_lag == 0 or corrected:
+    if max_lag == 0 or corrected or isinstance(loss, CloningLoss):
         return
     fix = "give PPOLoss(correction='decoupled') or advantages=vtrace(...)"
     if lag == "free":
         raise BadInput(who, f"free lag with max_lag={max_lag} needs a correction", fix=fix)
-    if isinstance(loss, PPOLoss) and loss.clip is None:
+    if isinstance(loss, BuiltinLoss) and getattr(loss, "clip", None) is None:
         raise BadInput(
             who,
             f"an unclipped loss on data that is {max_lag} versions old",

@@ -19,7 +19,7 @@ scalars. `minibatch` maps names to tensors over N entries:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,16 +29,18 @@ from torch import Tensor, nn
 
 from rlinf_async.algorithms.advantages import Advantages, normalized
 from rlinf_async.algorithms.batching import Prepared, even_parts, minibatches, permutation
+from rlinf_async.algorithms.flat_adam import FlatAdam
 from rlinf_async.algorithms.learner import (
     Loss,
     NonFiniteGuard,
     explained_variance,
     preparation,
 )
-from rlinf_async.algorithms.losses import PPOLoss
-from rlinf_async.algorithms.losses_torch import ppo_loss
+from rlinf_async.algorithms.losses import BuiltinLoss, CloningLoss, PPOLoss
+from rlinf_async.algorithms.losses_torch import builtin_loss
 from rlinf_async.algorithms.normalizers import Statistics
 from rlinf_async.algorithms.optimizers import Adam
+from rlinf_async.algorithms.reference import Reference
 from rlinf_async.algorithms.self_check import first_log_ratio
 from rlinf_async.errors import BadInput
 from rlinf_async.models.modules import as_module, flatten, policy_calls
@@ -46,6 +48,9 @@ from rlinf_async.models.modules import as_module, flatten, policy_calls
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 Minibatch = dict[str, Tensor]
+
+KL_ALLOWANCE = 1.5
+"""An update ends when the approximate KL is above this times `target_kl` (as in Spinning Up)."""
 
 _OBSERVATION = "obs/"
 
@@ -73,8 +78,9 @@ class TorchLearner:
         flat, gradient = flatten(self.module, gradient=True)
         assert gradient is not None, "asked for"
         self._flat = flat
-        self._adam = FlatAdam(optimizer, flat, gradient)
-        self._loss, self._optimizer = loss, optimizer
+        self._adam = FlatAdam(optimizer, flat, gradient, dict(self.module.named_parameters()))
+        self._record, self._loss, self._optimizer = loss, loss, optimizer
+        self._reference = Reference(loss, normalize=normalize)
         self._epochs, self._minibatch = epochs, minibatch
         self._iterations, self._shards = iterations, shards
         self._prepare = preparation(loss, advantages, normalized=normalize, joined=False)
@@ -98,14 +104,17 @@ class TorchLearner:
                 got=list(parameters.shape),
             )
         np.copyto(self.parameters, parameters)
+        self._adam.restart_average()
+        self._reference.begin_at(parameters)
 
     def state(self) -> dict[str, Array]:
-        """Adam's moments [P] and its step count [1], by copy."""
-        return self._adam.state()
+        """The optimizer's vectors [P], its step count [1] and the reference [P], by copy."""
+        return {**self._adam.state(), **self._reference.state()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """The inverse of `state`."""
         self._adam.restore(state)
+        self._reference.restore(state)
 
     def update(
         self,
@@ -124,28 +133,41 @@ class TorchLearner:
             version=version,
             evaluator=self._evaluator,
         )
+        progress = version / self._iterations
+        if isinstance(self._record, BuiltinLoss):
+            self._loss = self._record.at(progress)
+        self._adam.rate = self._optimizer.rate(progress)
         entries = self._entries(prepared, batch)
-        units = len(entries["logp"])
-        at_once = max(1, self._minibatch * units // len(prepared))
-        self._adam.rate = self._optimizer.rate(version / self._iterations)
+        if self._reference.wanted:
+            entries["logp_reference"] = self._reference.logp(
+                prepared, self._evaluator, self.parameters
+            )
         sums = _Sums()
         skipped_before = self.guard.skipped
-        first = True
+        for number, part in enumerate(self._parts(entries, len(prepared), seed, version)):
+            if number == 0:
+                sums.extra.update(self._self_check(part, version))
+            if not self._step(part, sums):
+                break
+        metrics = sums.means()
+        metrics["learning_rate"] = self._adam.rate
+        metrics["explained_variance"] = explained_variance(prepared.value_old, prepared.returns)
+        metrics["skipped_steps"] = float(self.guard.skipped - skipped_before)
+        return metrics
+
+    def _parts(
+        self, entries: dict[str, Array], count: int, seed: int, version: int
+    ) -> Iterator[Minibatch]:
+        """The mini-batches of all epochs; each is overwritten in the next epoch."""
+        units = len(entries["logp"])
+        at_once = max(1, self._minibatch * units // count)
         for epoch in range(self._epochs):
             order = permutation(units, seed=seed, version=version, epoch=epoch)
             shuffled = self._shuffle(entries, order)
             for at in minibatches(units, at_once):
                 part = {name: rows[at] for name, rows in shuffled.items()}
                 self._normalize_minibatch(part)
-                if first:
-                    sums.extra.update(self._self_check(part, version))
-                    first = False
-                self._step(part, sums)
-        metrics = sums.means()
-        metrics["learning_rate"] = self._adam.rate
-        metrics["explained_variance"] = explained_variance(prepared.value_old, prepared.returns)
-        metrics["skipped_steps"] = float(self.guard.skipped - skipped_before)
-        return metrics
+                yield part
 
     def _entries(self, prepared: Prepared, batch: Mapping[str, Array]) -> dict[str, Array]:
         """The arrays [units, ...] that an epoch shuffles, by their name in a mini-batch."""
@@ -161,13 +183,14 @@ class TorchLearner:
         }
         if prepared.executed is not None:
             entries["executed"] = prepared.executed
-        if isinstance(self._loss, PPOLoss):
-            if self._loss.normalize_advantages == "batch":
-                entries["advantage"] = normalized(prepared.advantage)
-            if prepared.weight is not None:
-                entries["weight"] = prepared.weight
-        else:
+        if not isinstance(self._loss, BuiltinLoss):
             entries["advantage_normalized"] = normalized(prepared.advantage)
+        elif getattr(self._loss, "normalize_advantages", None) == "batch":
+            entries["advantage"] = normalized(prepared.advantage)
+        if prepared.weight is not None:
+            entries["weight"] = prepared.weight
+        if prepared.alpha is not None:
+            entries["alpha"] = prepared.alpha
         return entries
 
     def _shuffle(self, entries: dict[str, Array], order: npt.NDArray[np.int64]) -> Minibatch:
@@ -189,6 +212,8 @@ class TorchLearner:
 
     def _self_check(self, part: Minibatch, version: int) -> dict[str, float]:
         """The log-ratio of entries of this version must be 0 before the first step."""
+        if isinstance(self._loss, CloningLoss):
+            return {}  # its actions are not those that were drawn
         with torch.no_grad():
             now = self._evaluate(part)[0].numpy()
         columns = self._columns(part)
@@ -205,8 +230,11 @@ class TorchLearner:
         """The columns [N] of a mini-batch, in the order of `_evaluate`."""
         return part
 
-    def _step(self, part: Minibatch, sums: _Sums) -> None:
-        """One optimizer step, or none where the loss or its gradient is not finite."""
+    def _step(self, part: Minibatch, sums: _Sums) -> bool:
+        """One optimizer step, or none where the loss or its gradient is not finite.
+
+        False, without a step, where the update is over because the policy went too far.
+        """
         count = part["logp"].numel()
         self._adam.gradient.zero_()
         totals: list[dict[str, Tensor]] = []
@@ -221,32 +249,26 @@ class TorchLearner:
         norm = self._adam.norm()
         if not (finite and np.isfinite(norm)):
             self.guard.skip(lambda: {name: rows.numpy().copy() for name, rows in part.items()})
-            return
+            return True
         self.guard.step()
+        target = self._loss.target_kl if isinstance(self._loss, PPOLoss) else None
+        if target is not None:
+            far = sum(float(parts["approx_kl"]) for parts in totals) > KL_ALLOWANCE * target
+            sums.extra["stopped_early"] = float(far)
+            if far:
+                return False
         self._adam.step(norm)
         sums.add(totals, norm)
+        return True
 
     def _loss_of(self, shard: Minibatch, count: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The shard's part of the loss over `count` entries, and of the metrics."""
-        if not isinstance(self._loss, PPOLoss):
+        if not isinstance(self._loss, BuiltinLoss):
             loss, parts = self._loss(self.module, shard)
             _check_loss(self._loss, loss)
             share = shard["logp"].numel() / count
             return loss * share, {name: torch.as_tensor(m) * share for name, m in parts.items()}
-        logp, entropy, value = self._evaluate(shard)
-        columns = self._columns(shard)
-        return ppo_loss(
-            self._loss,
-            logp=logp,
-            entropy=entropy,
-            value=value,
-            logp_base=columns["logp_base"],
-            value_old=columns["value"],
-            advantage=columns["advantage"],
-            returns=columns["return"],
-            weight=columns.get("weight"),
-            denominator=count,
-        )
+        return builtin_loss(self._loss, self._evaluate(shard), self._columns(shard), count)
 
 
 class ModuleEvaluator:
@@ -279,50 +301,6 @@ class ModuleEvaluator:
 
     def _slices(self, count: int) -> list[slice]:
         return [slice(start, start + self._rows) for start in range(0, count, self._rows)]
-
-
-class FlatAdam:
-    """Gradient clipping and Adam on one flat vector, in place."""
-
-    def __init__(self, record: Adam, parameters: Tensor, gradient: Tensor) -> None:
-        self.parameters, self.gradient = parameters, gradient
-        self.rate = record.rate(0.0)
-        self._record = record
-        self._mean, self._square = torch.zeros_like(parameters), torch.zeros_like(parameters)
-        self._scratch = torch.empty_like(parameters)
-        self._steps = 0
-
-    def norm(self) -> float:
-        """The Euclidean norm of the gradient."""
-        return float(torch.linalg.vector_norm(self.gradient))
-
-    def step(self, norm: float) -> None:
-        """Scale the gradient down to the allowed norm if need be, and take one step."""
-        record = self._record
-        first, second = record.betas
-        if record.max_grad_norm is not None and norm > record.max_grad_norm:
-            self.gradient.mul_(record.max_grad_norm / (norm + 1e-6))
-        self._steps += 1
-        self._mean.lerp_(self.gradient, 1.0 - first)
-        self._square.mul_(second).addcmul_(self.gradient, self.gradient, value=1.0 - second)
-        torch.sqrt(self._square, out=self._scratch)
-        self._scratch.div_((1.0 - second**self._steps) ** 0.5).add_(record.eps)
-        scale = self.rate / (1.0 - first**self._steps)
-        self.parameters.addcdiv_(self._mean, self._scratch, value=-scale)
-
-    def state(self) -> dict[str, Array]:
-        """Moments [P] float32 and steps [1] int64, by copy."""
-        return {
-            "adam/mean": self._mean.numpy().copy(),
-            "adam/square": self._square.numpy().copy(),
-            "adam/steps": np.array([self._steps], dtype=np.int64),
-        }
-
-    def restore(self, state: Mapping[str, Array]) -> None:
-        """The inverse of `state`."""
-        np.copyto(self._mean.numpy(), state["adam/mean"])
-        np.copyto(self._square.numpy(), state["adam/square"])
-        self._steps = int(state["adam/steps"][0])
 
 
 class _Sums:

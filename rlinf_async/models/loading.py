@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 
 from rlinf_async.algorithms.batching import normalize_rows
 from rlinf_async.algorithms.normalizers import Statistics
+from rlinf_async.algorithms.optimizers import AVERAGE
 from rlinf_async.envs.actions import ActionDecoder
 from rlinf_async.envs.squash import SquashedActions
-from rlinf_async.execution.checkpoint import read_checkpoint
+from rlinf_async.errors import BadInput
+from rlinf_async.execution.checkpoint import Checkpoint, read_checkpoint
 from rlinf_async.execution.references import rebuild
 from rlinf_async.execution.spaces import ActionSpec, Spaces
 
 Array = NDArray[Any]
 
 
-def load_policy(folder: str | Path) -> LoadedPolicy:
+def load_policy(folder: str | Path, *, averaged: bool = False) -> LoadedPolicy:
     """The policy in a checkpoint folder, ready to act.
 
     ```python
@@ -32,16 +34,32 @@ def load_policy(folder: str | Path) -> LoadedPolicy:
 
     Built-in policies need numpy only; others the class they were trained with, and torch.
 
+    Args:
+        averaged: act with the moving average of the parameters, which the optimizer kept.
+
     Raises:
-        BadInput: no complete checkpoint is there, or its policy's class cannot be imported.
+        BadInput: no complete checkpoint is there, its policy's class cannot be imported, or it
+            holds no average.
     """
     checkpoint = read_checkpoint(Path(folder))
+    parameters = _average_of(checkpoint, folder) if averaged else checkpoint.parameters
     spaces = Spaces.from_json(checkpoint.policy["spaces"])
     policy = rebuild(checkpoint.policy["policy"], where=f"checkpoint {folder}")()
     statistics = None
     if checkpoint.policy["normalize_observations"]:
         statistics = Statistics.from_row(checkpoint.statistics, spaces)
-    return LoadedPolicy(policy, spaces, checkpoint.parameters, statistics, checkpoint.manifest)
+    return LoadedPolicy(policy, spaces, parameters, statistics, checkpoint.manifest)
+
+
+def _average_of(checkpoint: Checkpoint, folder: str | Path) -> NDArray[np.float32]:
+    if AVERAGE not in checkpoint.optimizer:
+        raise BadInput(
+            f"checkpoint {folder}",
+            "holds no average of the parameters",
+            fix="train with Adam(average_decay=...)",
+        )
+    average: NDArray[np.float32] = checkpoint.optimizer[AVERAGE]
+    return average
 
 
 class LoadedPolicy:
