@@ -15,6 +15,7 @@ COMMANDS = {
     "run": ("rlinf_async.cli.run", "train what a script describes"),
     "eval": ("rlinf_async.cli.evaluate", "score a checkpoint on whole episodes"),
     "ps": ("rlinf_async.cli.ps", "the runs of yours that go on now"),
+    "diagnose": ("rlinf_async.cli.diagnose", "what is wrong with a run: stuck, slow or sick"),
     "trace": ("rlinf_async.cli.trace", "the last seconds of a run as a file for Perfetto"),
     "venvs": ("rlinf_async.cli.venvs", "interpreters of their own for robot suites"),
 }

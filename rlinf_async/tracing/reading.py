@@ -102,8 +102,10 @@ class RingReader:
             text = read_state(memory)
         return dict(orjson.loads(text)) if text else {}
 
-    def read(self, *, since_ns: int = 0, after: int = 0) -> ProcessTrace | None:
-        """The records that end at `since_ns` or later and whose number is above `after`."""
+    def read(
+        self, *, since_ns: int = 0, until_ns: int | None = None, after: int = 0
+    ) -> ProcessTrace | None:
+        """The records that end from `since_ns` to `until_ns` and whose number is above `after`."""
         head = self.head()
         if head is None:
             return None
@@ -114,6 +116,8 @@ class RingReader:
         with memoryview(self._memory) as memory:
             names, threads = read_names(memory), read_threads(memory)
         records, newest = _whole(records, head.capacity)
+        if until_ns is not None:
+            records = records[records["end_ns"] <= until_ns]
         return ProcessTrace(
             process=head.process,
             pid=head.pid,
@@ -216,7 +220,8 @@ def capture(
 ) -> Capture:
     """What the processes recorded in the last `seconds`."""
     since_ns = now_ns - round(seconds * 1e9)
-    traces = [reader.read(since_ns=since_ns) for reader in readers]
+    # One end for all: what one process did because of another is never seen without its cause.
+    traces = [reader.read(since_ns=since_ns, until_ns=now_ns) for reader in readers]
     return Capture(
         processes=[trace for trace in traces if trace is not None],
         taken_ns=now_ns,

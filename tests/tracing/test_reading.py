@@ -72,13 +72,13 @@ def test_a_capture_survives_its_file(tmp_path):
     with recorder.span("work", 3):
         recorder.flow("segment", 2, 5)
     recorder.tell(b'{"command": "idle"}')
-    taken = capture([reader], now_ns=10, seconds=1.0, run={"id": "r"}, status={"failure": "x"})
+    taken = capture([reader], now_ns=100, seconds=1.0, run={"id": "r"}, status={"failure": "x"})
     taken.save(tmp_path / "flight.bin")
     loaded = Capture.load(tmp_path / "flight.bin")
     (before,), (after,) = taken.processes, loaded.processes
     np.testing.assert_array_equal(after.records, before.records)
     assert (after.names, after.threads, after.state) == (before.names, before.threads, before.state)
-    assert (loaded.run, loaded.status, loaded.taken_ns) == ({"id": "r"}, {"failure": "x"}, 10)
+    assert (loaded.run, loaded.status, loaded.taken_ns) == ({"id": "r"}, {"failure": "x"}, 100)
     assert after.of_kind("flow")["value"].tolist() == [segment_number(2, 5)]
 
 

@@ -1,0 +1,84 @@
+"""`python -m rlinf_async diagnose [RUN]`: what is wrong with a run, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rlinf_async.cli import exits
+from rlinf_async.cli.trace import capture_of
+from rlinf_async.errors import BadInput, PeerTimeout
+from rlinf_async.hardware.stacks import process_state, stacks_of
+from rlinf_async.tracing.account import Stage, bound_by, stages_of, wait_words
+from rlinf_async.tracing.client import find_run
+from rlinf_async.tracing.diagnosis import Finding, diagnose
+from rlinf_async.tracing.reading import Capture
+
+HELP = """\
+usage: python -m rlinf_async diagnose [RUN]
+
+Says what is wrong with a run: stuck (who waits for whom, since when, with stacks), slow (what
+bounds it) or sick (not finite, late, growing). RUN is an id that `ps` shows, or a run folder; of a
+run that failed the record of its last minute is read.
+
+options:
+  --no-stacks  leave out the stacks of who is stuck
+  -h, --help   this text
+
+exit codes: 0 nothing is wrong, 1 something is, 2 wrong input"""
+
+SECONDS = 60.0
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Print the verdict; exit code 0 or 1."""
+    if any(given in ("-h", "--help") for given in arguments):
+        print(HELP)
+        return exits.OK
+    names = [given for given in arguments if given != "--no-stacks"]
+    if len(names) > 1 or any(name.startswith("-") for name in names):
+        raise BadInput("diagnose", f"unknown argument {names[-1]!r}", fix="see diagnose --help")
+    run = names[0] if names else None
+    with_stacks = "--no-stacks" not in arguments
+    try:
+        taken = capture_of(run, SECONDS)
+    except PeerTimeout as error:
+        print(f"stuck: {error}")
+        if with_stacks:
+            card = find_run(run)
+            print(stacks_of(card.pid, card.run_dir / "logs" / "controller.err"))
+        return exits.FAILED
+    return _tell(taken, with_stacks=with_stacks)
+
+
+def _tell(taken: Capture, *, with_stacks: bool) -> int:
+    over = "failure" in taken.status
+    hosts = {host["name"]: host["pid"] for host in taken.status.get("hosts", ()) if host["pid"]}
+    states = {} if over else {pid: process_state(pid) for pid in hosts.values()}
+    found = diagnose(taken, states)
+    for each in found:
+        print(each)
+    if with_stacks and not over:
+        _print_stacks(found, hosts, Path(taken.run["run_dir"]) / "logs")
+    stages = stages_of(taken)
+    if not found:
+        print(_healthy(taken, stages))
+    print("\nwhere the time went:")
+    for line in wait_words(stages):
+        print(f"  {line}")
+    return exits.FAILED if found else exits.OK
+
+
+def _healthy(taken: Capture, stages: Mapping[str, Stage]) -> str:
+    status = taken.status["status"]
+    told = f"healthy: {status['phase']}, iteration {status['iteration']} of {status['iterations']}"
+    if not status["iteration"]:
+        return told
+    return f"{told}, {status['env_steps_per_s']:,.0f} steps/s; bound by {bound_by(stages)[0]}"
+
+
+def _print_stacks(found: Sequence[Finding], hosts: Mapping[str, int], logs: Path) -> None:
+    for each in found:
+        if each.kind == "stuck" and each.subject in hosts:
+            print(f"\nstacks of {each.subject}:")
+            print(stacks_of(hosts[each.subject], logs / f"{each.subject}.err"))

@@ -1,0 +1,57 @@
+"""`diagnose` on real runs: one whose environment falls asleep, and the record of a dead one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from rlinf_async.cli import diagnose
+from rlinf_async.errors import BadInput
+from tests.conftest import EXAMPLE
+from tests.tracing.test_service import SMALL
+
+FAULTS = Path(__file__).parents[2] / "tools" / "bench" / "scripts" / "planted_faults.py"
+
+
+@pytest.mark.process
+def test_a_sleeping_step_is_named_with_its_stack(launch, tmp_path, monkeypatch, capsys):
+    mark = tmp_path / "mark"
+    run = launch(FAULTS, "--fault", "sleeping_step", "--mark", str(mark), "--hosts", "1")
+    monkeypatch.setattr("tempfile.tempdir", str(run.temporary))
+    assert run.wait_until(mark.exists), run.stderr
+    said = ""
+
+    def named() -> bool:
+        nonlocal said
+        code = diagnose.command([run.run_dir.name])
+        said = capsys.readouterr().out
+        return code == 1
+
+    assert run.wait_until(named, 10.0), said
+    assert said.startswith("stuck: an environment of host-0 has been in step ")
+    assert "stacks of host-0:" in said
+    assert "planted_faults.py" in said
+    assert "where the time went:" in said
+
+
+@pytest.mark.process
+def test_the_record_of_a_killed_worker_is_read(launch, capsys):
+    run = launch(EXAMPLE, *SMALL, "--mode", "collocated", "--hosts", "1")
+    assert run.wait_iterations(2), run.stderr
+    os.kill(run.hosts()["host-0"], signal.SIGKILL)
+    assert run.finish() == 1
+    assert diagnose.command([str(run.run_dir)]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("failed: the run ended in iteration ")
+    assert "WorkerLost: worker host-0" in said
+    assert "was killed by SIGKILL" in said
+
+
+def test_unknown_arguments_and_runs_are_refused():
+    with pytest.raises(BadInput, match="unknown argument '--loud'"):
+        diagnose.command(["--loud"])
+    with pytest.raises(BadInput, match="no run that goes on"):
+        diagnose.command(["nothing-of-that-name"])
