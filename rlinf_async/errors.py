@@ -21,6 +21,7 @@ from __future__ import annotations
 import difflib
 import signal
 from collections.abc import Iterable
+from typing import Any
 
 
 class RlinfError(Exception):
@@ -133,6 +134,15 @@ class StageExited(EngineError):
 
 class StreamClosed(EngineError):
     """A stream was used after its end."""
+
+
+class PlanReady(RlinfError):
+    """Not a failure: what `plan` wanted to know is known, and the job need not go on."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        super().__init__("the plan is ready")
+        self.document = document
+        """Plain values; see `execution.plan_report`."""
 
 
 def describe_exit(exit_code: int) -> str:

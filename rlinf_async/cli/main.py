@@ -17,6 +17,7 @@ COMMANDS = {
     "ps": ("rlinf_async.cli.ps", "the runs of yours that go on now"),
     "diagnose": ("rlinf_async.cli.diagnose", "what is wrong with a run: stuck, slow or sick"),
     "trace": ("rlinf_async.cli.trace", "the last seconds of a run as a file for Perfetto"),
+    "plan": ("rlinf_async.cli.plan", "what the planner would choose for a script, and why"),
     "venvs": ("rlinf_async.cli.venvs", "interpreters of their own for robot suites"),
 }
 """By name: the module whose `command(arguments) -> exit code` performs it, and its help."""

@@ -9,11 +9,12 @@ from typing import Any
 
 import orjson
 
-from rlinf_async.errors import BadInput, nearest
+from rlinf_async.errors import BadInput, PlanReady, nearest
 from rlinf_async.execution.crew import Crew
 from rlinf_async.execution.leases import Leases
 from rlinf_async.execution.logs import get_logger
 from rlinf_async.execution.phase_times import PhaseTimes
+from rlinf_async.execution.plan_report import plan_document
 from rlinf_async.scheduling.arrangements import NARROW, lease_devices, sizes, while_training
 from rlinf_async.scheduling.leases import LeaseTable
 from rlinf_async.scheduling.ledger import Ledger
@@ -27,8 +28,19 @@ log = get_logger()
 class Arranger:
     """Holds the arrangement in force; changes it between iterations."""
 
-    def __init__(self, crew: Crew, records: Path, choices: Mapping[str, Placement]) -> None:
-        """`choices`: what the hosts may be arranged as; empty for a placement that stays."""
+    def __init__(
+        self,
+        crew: Crew,
+        records: Path,
+        choices: Mapping[str, Placement],
+        *,
+        only_plan: bool = False,
+    ) -> None:
+        """`choices`: what the hosts may be arranged as; empty for a placement that stays.
+
+        With `only_plan` the first decision ends the job, as `PlanReady`.
+        """
+        self._only_plan = only_plan
         self.crew, self._records = crew, records
         self._choices = dict(choices)
         self._planner: LivePlanner | None = None
@@ -124,6 +136,8 @@ class Arranger:
     def _tell(self) -> None:
         """Log and keep the decisions that are new."""
         assert self._planner is not None
+        if self._only_plan and self._planner.records:
+            raise PlanReady(plan_document(self._planner, self.crew))
         new = self._planner.records[self._written :]
         self._written += len(new)
         for record in new:

@@ -147,6 +147,14 @@ class Crew:
         """CPU seconds of all host processes so far."""
         return sum(host.cpu_s() for host in set(self._hosts.values()))
 
+    def pool_bytes(self) -> int:
+        """Shared memory of all pools."""
+        return sum(pool.descriptor.total_bytes for pool in self._pools)
+
+    def peak_bytes(self) -> dict[str, int]:
+        """The largest resident size that each host has had."""
+        return {name: host.peak_bytes() for name, host in self._hosts.items()}
+
     def doing(self) -> dict[str, str]:
         """What each host does now."""
         return {name: host.doing() for name, host in self._hosts.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 import time
@@ -29,6 +28,7 @@ from rlinf_async.execution.logs import get_logger
 from rlinf_async.execution.watched import Watched
 from rlinf_async.hardware import affinity
 from rlinf_async.hardware.activity import BOARD_VARIABLE, Board, BoardFile
+from rlinf_async.hardware.devices import process_cpu_s, process_peak_bytes
 from rlinf_async.hardware.process import HostProcess
 from rlinf_async.tracing.ring import RING_VARIABLE
 
@@ -38,7 +38,6 @@ GONE_BUDGET_S = 1.0
 """How long after its link the end of a process may be seen."""
 CRASH_LINES = 40
 """The stacks of a crash begin with the innermost call, which must not be cut off."""
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 ROLES = ("render", "rollout", "train", "evaluate")
 SILENT_LIMIT_S = 30.0
 """A host whose loop sends no heartbeat for so long is lost; a busy worker does not stop them."""
@@ -83,6 +82,10 @@ class Host(Protocol):
 
     def cpu_s(self) -> float:
         """CPU seconds of a process of its own so far; 0 for one that shares the controller's."""
+        ...
+
+    def peak_bytes(self) -> int:
+        """The largest resident size so far."""
         ...
 
     def move(self, cores: Collection[int]) -> None:
@@ -169,6 +172,10 @@ class ProcessHost:
     def cpu_s(self) -> float:
         """User and system seconds of the process, from /proc."""
         return process_cpu_s(self.process.pid)
+
+    def peak_bytes(self) -> int:
+        """The largest resident size of the process, from /proc."""
+        return process_peak_bytes(self.process.pid)
 
     def move(self, cores: Collection[int]) -> None:
         """Change the affinity of the process and of those that it has started."""
@@ -367,17 +374,6 @@ class Cluster:
             if failure.kind == kind.__name__:
                 return kind(failure.message)
         return worker_failed(peer, call, failure)
-
-
-def process_cpu_s(pid: int) -> float:
-    """User and system CPU seconds of a process; 0 if it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0.0
-    # The name in brackets may hold spaces; user and system ticks are fields 14 and 15.
-    fields = stat.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 def _words(call: Call) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -13,6 +14,7 @@ from rlinf_async.errors import BadInput, EngineError, PeerGone, PeerTimeout
 from rlinf_async.execution.host_core import HostCore
 from rlinf_async.execution.hosts import LEAVE_BUDGET_S
 from rlinf_async.execution.logs import get_logger
+from rlinf_async.hardware.devices import process_peak_bytes
 from rlinf_async.tracing.recorder import Recorder
 
 
@@ -62,6 +64,10 @@ class LocalHost:
     def cpu_s(self) -> float:
         """Nothing of its own."""
         return 0.0
+
+    def peak_bytes(self) -> int:
+        """Of the controller's process."""
+        return process_peak_bytes(os.getpid())
 
     def move(self, cores: Collection[int]) -> None:
         """The controller's own process stays where it is."""

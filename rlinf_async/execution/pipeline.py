@@ -111,7 +111,12 @@ class Pipeline:
             "segments", capacity=(self.max_lag + 1) * len(envs.cells), reader=self._pack_clock
         )
         self._streams.append(segments)
-        arranger = Arranger(self._crew, self._run.folder.path / "plans.jsonl", choices)
+        arranger = Arranger(
+            self._crew,
+            self._run.folder.path / "plans.jsonl",
+            choices,
+            only_plan=self._run.planning,
+        )
         self._collection = Collection(
             self._run, arranger, Admission(ledger), policy, envs, horizon, segments
         )

@@ -26,7 +26,7 @@ def placed(
     Raises:
         BadInput: options that do not go together.
     """
-    fixed = fixed or run.options.placement or None
+    fixed = None if run.planning else fixed or run.options.placement or None
     if isinstance(fixed, str):
         fixed = read_placement(fixed, cores=run.cores, cells=len(envs.cells))
     if fixed is not None:
@@ -45,7 +45,7 @@ def placed(
         depth=options.depth,
     )
     placement = with_draw_host(placement, envs)
-    if options.mode == "auto" and mode == "hybrid":
+    if run.planning or (options.mode == "auto" and mode == "hybrid"):
         return placement, arrangements(placement, run.cores)
     return placement, {}
 
@@ -62,6 +62,8 @@ def _check_fixed(placement: Placement, envs: Envs) -> None:
 
 def _mode(run: Run, max_lag: int) -> tuple[Mode, str]:
     """The mode that hosts are started for, and why if it was chosen here."""
+    if run.planning and len(run.cores) > 1:
+        return "hybrid", "every arrangement of its hosts is planned for"
     if run.options.mode != "auto":
         return run.options.mode, ""
     if len(run.cores) == 1:

@@ -59,6 +59,8 @@ class Run:
         title = f"{script.stem if script else 'run'} · {options.mode} · seed {options.seed}"
         self.progress = Progress(title, began_s=began_s, cpu_s=self.cpu_s)
         self.config: dict[str, Any] = {}
+        self.planning = False
+        """Whether the job runs only until its plan is ready."""
         self.workers: list[WorkerHandle] = []
 
     @property

@@ -45,15 +45,23 @@ class Shows(Protocol):
 
 
 def execute(
-    main: Main, config: Any, options: EngineOptions, folder: RunFolder, display: Shows
+    main: Main,
+    config: Any,
+    options: EngineOptions,
+    folder: RunFolder,
+    display: Shows,
+    *,
+    planning: bool = False,
 ) -> None:
-    """Run `main(run, config)` to its end.
+    """Run `main(run, config)` to its end; `planning`: only until its plan is ready.
 
     Raises:
+        PlanReady: the plan, where that is all that was wanted.
         Interrupted: SIGINT or SIGTERM; a second one ends the process at once.
         RlinfError, or an exception group of what failed: the first failure comes first.
     """
-    uvloop.run(_session(main, config, options, folder, display, time.monotonic()))
+    began_s = time.monotonic()
+    uvloop.run(_session(main, config, options, folder, display, began_s, planning))
 
 
 async def _session(
@@ -63,6 +71,7 @@ async def _session(
     folder: RunFolder,
     display: Shows,
     began_s: float,
+    planning: bool,
 ) -> None:
     interruption, watched = Interruption(asyncio.current_task()), Watched()
     with interruption.handled(), _sockets_folder(interruption) as runtime_folder:
@@ -77,6 +86,7 @@ async def _session(
             began_s=began_s,
             watched=watched,
         )
+        run.planning = planning
         run.config = asdict(config) if is_dataclass(config) and not isinstance(config, type) else {}
         run.loop_lag_s = lag.worst_s
         trace = TraceService(run)

@@ -13,6 +13,7 @@ from rlinf_async.errors import BadInput
 
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def available_cores() -> tuple[int, ...]:
@@ -44,6 +45,27 @@ def machine_summary() -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
     }
+
+
+def process_cpu_s(pid: int) -> float:
+    """User and system CPU seconds of a process; 0 if it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    # The name in brackets may hold spaces; user and system ticks are fields 14 and 15.
+    fields = stat.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def process_peak_bytes(pid: int) -> int:
+    """The largest resident size that a process has had; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    sizes = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
+    return int(sizes[0]) * 1024 if sizes else 0
 
 
 def raise_file_limit(needed: int) -> None:

@@ -150,6 +150,15 @@ class LiveCosts:
         extrapolated = all_s.extrapolated or beside.extrapolated
         return Prediction(seconds=point, low=low, high=high, extrapolated=extrapolated)
 
+    def parts(self, sizes: Sizes) -> dict[str, float]:
+        """Seconds of each part of a predicted iteration, while the others do not run."""
+        beside = sizes.cores_beside if sizes.sharing == "own" else sizes.cores
+        return {
+            COLLECT: self.collect.predict(self.env_steps, beside).seconds,
+            TRAIN: self.train.predict(1, 1).seconds,
+            "rest": self.rest_s,
+        }
+
     def _overlapped(self, alone_s: float, beside_s: float, train_s: float, slow_s: float) -> float:
         """The period, k >= 1: batches take `alone_s` while nothing is trained, else `beside_s`.
 

@@ -170,6 +170,16 @@ class LivePlanner:
             self._next()
         return self.current
 
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """What may be chosen, and probes."""
+        return tuple(self._choices.values())
+
+    @property
+    def costs(self) -> LiveCosts:
+        """As learnt so far."""
+        return self._costs
+
     def resume(self) -> None:
         """Iterations were left out meanwhile: the next ones may belong to something else."""
         self._block = self._new_block(DISCARDED + self._costs.max_lag)
@@ -235,9 +245,7 @@ class LivePlanner:
             self._move(self._queue.pop(0))
             return
         chosen = self._simplest(open_ones)
-        others = [measured[name] / measured[chosen] - 1 for name in usable if name != chosen]
-        reason = f"{measured[chosen]:.4g} s an iteration, measured"
-        self._adopt(chosen, reason + (f"; the next takes {min(others):+.1%}" if others else ""))
+        self._adopt(chosen, _reason(chosen, {name: measured[name] for name in usable}))
 
     def _simplest(self, names: Sequence[str]) -> str:
         """Of arrangements that measurements cannot tell apart: by what is predicted of them."""
@@ -321,6 +329,18 @@ class LivePlanner:
 REFERENCE = 8
 """Iterations under a plan that tell what is normal there."""
 LEAST_SLACK, LEAST_LIMIT = 0.05, 0.5
+
+
+def _reason(chosen: str, measured: Mapping[str, float]) -> str:
+    reason = f"{measured[chosen]:.4g} s an iteration, measured"
+    others = {name: seconds for name, seconds in measured.items() if name != chosen}
+    if not others:
+        return reason
+    next_one = min(others, key=lambda name: others[name])
+    more = others[next_one] / measured[chosen] - 1.0
+    if more > AS_GOOD:
+        return f"{reason}; {next_one} takes {more:.1%} more"
+    return f"{reason}; {next_one} cannot be told apart, and is no simpler"
 
 
 class _Watch:

@@ -118,7 +118,7 @@ def test_a_plan_that_does_not_keep_its_promise_is_given_up():
         planner.iteration(times)
     assert "hybrid" in ran
     assert ran[-1] == "disaggregated"
-    assert "the next takes +133.3%" in planner.records[-1].reason
+    assert "hybrid takes 133.3% more" in planner.records[-1].reason
 
 
 def longer(times: IterationTimes) -> IterationTimes:
