@@ -15,8 +15,8 @@ import orjson
 from rlinf_async.cli import exits
 from rlinf_async.errors import BadInput, EngineError, PlanReady, nearest
 
-WIDTH = 150
-"""Columns of the table; a narrow terminal wraps lines, which is better than cutting words."""
+WIDTH = 240
+"""At most, of a table; a narrow terminal wraps its lines, which is better than cutting words."""
 USAGE = """\
 usage: python -m rlinf_async plan SCRIPT [--json] [--devices cpu:N] [options of run]
        python -m rlinf_async plan --cluster FILE [--json]
