@@ -103,6 +103,36 @@ class TrainWorker(Worker):
         self._gamma = estimator.gamma
         return {"name": self._learner.name, "reason": self._learner.reason}
 
+    def configure_off_policy(
+        self,
+        algorithm: Any,
+        optimizer: Any,
+        updates: int,
+        minibatch: int,
+        warmup: int,
+    ) -> dict[str, str]:
+        """Make a learner that learns from the replay of this host; its name and the reason."""
+        from rlinf_async.algorithms.off_policy.configuring import make_off_policy_learner
+
+        replay: Any = self.context.sibling("replay")
+        record = rebuild(algorithm, where="pipe.update(algorithm)")
+        self._learner = make_off_policy_learner(
+            self._policy,
+            algorithm=record,
+            memory=replay.memory,
+            optimizer=rebuild(optimizer, where="pipe.update(optimizer)"),
+            updates=updates,
+            minibatch=minibatch,
+            warmup=warmup,
+            n_step=replay.n_step,
+            normalize=self._normalize,
+            iterations=self._iterations,
+            seed=self._run_seed,
+        )
+        self._learner.load(self._initial)
+        self._gamma = record.gamma
+        return {"name": self._learner.name, "reason": self._learner.reason}
+
     def train(self, batch: Batch, row: int) -> dict[str, float]:
         """One iteration on `batch`; version n + 1 is written into weights row `row`."""
         assert self._learner is not None, "train before configure"

@@ -21,6 +21,7 @@ from rlinf_async.execution.hosts import Host
 from rlinf_async.execution.layout import Cell, segment_fields
 from rlinf_async.execution.logs import get_logger
 from rlinf_async.execution.records import Batch, Episode, Segment, TrainReport, record_to_json
+from rlinf_async.execution.roles import role_reference
 from rlinf_async.execution.stream import Stream
 from rlinf_async.execution.weights import WeightRing
 from rlinf_async.scheduling.ledger import Ticket
@@ -97,6 +98,28 @@ class Collection:
         train = self._crew.host(self._crew.placement.train_host)
         chosen: dict[str, Any] = await train.call(
             "train", "configure", settings, deadline_s=self._start_s
+        )
+        return chosen
+
+    async def configure_off_policy(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Make replay and learner in the train host; the learner's name and reason, and sizes."""
+        train = self._crew.host(self._crew.placement.train_host)
+        arguments = {
+            "spaces": self.envs.spaces.to_json(),
+            "slots": self.envs.count,
+            "replay": settings["replay"],
+        }
+        command = {
+            "name": "replay",
+            "reference": role_reference("replay"),
+            "arguments": arguments,
+        }
+        await train.call("host", "create", command, deadline_s=self._start_s)
+        described = await train.call("replay", "describe", {}, deadline_s=self._start_s)
+        log.info("replay_allocated", **{k: v for k, v in described.items() if k != "pool"})
+        own = {name: value for name, value in settings.items() if name != "replay"}
+        chosen: dict[str, Any] = await train.call(
+            "train", "configure_off_policy", own, deadline_s=self._start_s
         )
         return chosen
 

@@ -19,6 +19,7 @@ from rlinf_async.execution.crew import Crew
 from rlinf_async.execution.definitions import Envs, Policy
 from rlinf_async.execution.evaluation import TrainingEvaluation, plan_of
 from rlinf_async.execution.logs import get_logger
+from rlinf_async.execution.off_policy import OffPolicyUpdates
 from rlinf_async.execution.placing import placed
 from rlinf_async.execution.records import Batch, Segment, TrainReport
 from rlinf_async.execution.references import describe
@@ -35,7 +36,7 @@ log = get_logger()
 Stage = Callable[[Stream[Any]], AsyncIterator[Any]]
 
 
-class Pipeline:
+class Pipeline(OffPolicyUpdates):
     """Streams between stages, and the one finite loop that trains.
 
     `async with run.pipeline(iterations=...) as pipe:` opens it; leaving the block ends every

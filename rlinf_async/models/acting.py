@@ -52,6 +52,9 @@ def make_actor(policy: Any, spaces: Spaces, slots: int, *, normalize: bool) -> A
         slots: n, the environments of the cell.
         normalize: whether observations are normalised with the weights row's moments.
     """
+    if hasattr(policy, "to_actor"):
+        own: Actor = policy.to_actor(slots, normalize=normalize)
+        return own
     if hasattr(policy, "to_kernel") and spaces.chunk == 1:
         from rlinf_async.models.fused_acting import FusedActor
 

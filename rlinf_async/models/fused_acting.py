@@ -33,7 +33,7 @@ class FusedActor:
         self._pair = policy.to_kernel()
         self._gaussian = isinstance(policy, GaussianActorCritic)
         self._slots, self._action = slots, spaces.action
-        self._eye = _Eye(spaces, normalize=normalize)
+        self._eye = Eye(spaces, normalize=normalize)
         self._actor = self._pair.open(slots, ACTOR)
         self._critic = self._pair.open(slots, CRITIC)
         self._critics = {slots: self._critic}
@@ -128,7 +128,7 @@ class FusedActor:
         return critic.value
 
 
-class _Eye:
+class Eye:
     """Writes raw observations into a net's input as the policy sees them."""
 
     def __init__(self, spaces: Spaces, *, normalize: bool) -> None:

@@ -174,6 +174,8 @@ def _one_step(spaces: Spaces) -> ActionSpec:
 
 def _outputs_of(policy: Any, spaces: Spaces, parameters: NDArray[np.float32]) -> Any:
     """A function (rows, deterministic, rng) -> actions [N, ...] as a row stores them."""
+    if hasattr(policy, "to_chooser"):
+        return policy.to_chooser(parameters)
     if hasattr(policy, "to_kernel"):
         from rlinf_async.models.fused_acting import Chooser
 

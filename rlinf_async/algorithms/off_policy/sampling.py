@@ -132,24 +132,43 @@ class Memory:
     def __len__(self) -> int:
         return len(self.store) if self.online or self._demonstrations is None else 0
 
-    def sample(self, count: int, rng: np.random.Generator, *, steps: int, gamma: float) -> Sample:
-        """N = `count` n-step transitions, the online ones first."""
-        own = count
+    @property
+    def learns_from_errors(self) -> bool:
+        """Whether errors change what is drawn next, so that samples cannot be taken ahead."""
+        return isinstance(self.sampler, PrioritisedSampler)
+
+    def sample(
+        self,
+        count: int,
+        rng: np.random.Generator,
+        *,
+        steps: int,
+        gamma: float,
+        minibatches: int = 1,
+    ) -> Sample:
+        """N = `count` n-step transitions, as so many minibatches one behind the other.
+
+        Of each minibatch the online ones come first, then the demonstrations.
+        """
+        size = count // minibatches
+        shown = 0
         if self._demonstrations is not None:
-            own = count - round(count * self._share) if self.online else 0
-        rows: list[dict[str, Array]] = []
+            shown = round(size * self._share) if self.online else size
+        own = size - shown
+        parts: list[dict[str, Array]] = []
         index = np.empty(0, np.int64)
         weight = np.ones(count, np.float32)
         if own:
-            index, weight[:own] = self.sampler.draw(own, rng)
-            rows.append(self.store.transitions(index, steps=steps, gamma=gamma))
-        if own < count:
+            index, drawn = self.sampler.draw(own * minibatches, rng)
+            weight.reshape(minibatches, size)[:, :own] = drawn.reshape(minibatches, own)
+            parts.append(self.store.transitions(index, steps=steps, gamma=gamma))
+        if shown:
             assert self._demonstrations is not None
-            shown = self._demonstrations.draw(count - own, rng)
-            rows.append(self._demonstrations.transitions(shown, steps=steps, gamma=gamma))
-        joined = rows[0] if len(rows) == 1 else _joined(rows)
-        joined["weight"] = weight
-        return Sample(joined, index)
+            found = self._demonstrations.draw(shown * minibatches, rng)
+            parts.append(self._demonstrations.transitions(found, steps=steps, gamma=gamma))
+        rows = parts[0] if len(parts) == 1 else _interleaved(parts, minibatches)
+        rows["weight"] = weight
+        return Sample(rows, index)
 
     def learn(self, sample: Sample, error: Array) -> None:
         """Temporal-difference errors [N] of a sample."""
@@ -176,6 +195,11 @@ def _beside(path: Path) -> Path:
     return path.with_name(f"{path.stem}.priorities.npz")
 
 
-def _joined(rows: list[dict[str, Array]]) -> dict[str, Array]:
+def _interleaved(parts: list[dict[str, Array]], minibatches: int) -> dict[str, Array]:
+    """For each minibatch its share of every part, one behind the other."""
     together: Callable[..., Array] = np.concatenate
-    return {name: together([part[name] for part in rows]) for name in rows[0]}
+    rows = {}
+    for name, first in parts[0].items():
+        cut = [part[name].reshape(minibatches, -1, *first.shape[1:]) for part in parts]
+        rows[name] = together(cut, axis=1).reshape(-1, *first.shape[1:])
+    return rows
