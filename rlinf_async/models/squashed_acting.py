@@ -166,11 +166,12 @@ def before_tanh(action: Float32) -> Float32:
 
 def after_tanh(u: Array) -> Float32:
     """Actions in [-1, 1] [..., A] of stored ones, as critics see them."""
-    return np.asarray(np.tanh(u, dtype=np.float32))
+    bounded: Float32 = np.tanh(u, dtype=np.float32)
+    return bounded
 
 
 def scaled(executed: Array, spaces: Spaces) -> Float32:
     """Actions in environments' units [N, *shape] as [N, A] in [-1, 1]."""
     low, high = np.array(spaces.action.low), np.array(spaces.action.high)
     flat = np.asarray(executed, np.float64).reshape(len(executed), -1)
-    return np.clip(2.0 * (flat - low) / (high - low) - 1.0, -1.0, 1.0).astype(np.float32)
+    return np.asarray(np.clip(2.0 * (flat - low) / (high - low) - 1.0, -1.0, 1.0), np.float32)

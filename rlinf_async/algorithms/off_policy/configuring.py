@@ -66,3 +66,7 @@ def check_off_policy(policy: Any, algorithm: Any, optimizer: Any) -> None:
         )
     if not isinstance(optimizer, Adam):
         raise BadInput(who, "optimizer", expected="Adam(...)", got=repr(optimizer))
+    unused = {"weight_decay": 0.0, "groups": (), "average_decay": None}
+    for name, default in unused.items():
+        if getattr(optimizer, name) != default:
+            raise BadInput(who, f"Adam's {name} is not used by off-policy algorithms")

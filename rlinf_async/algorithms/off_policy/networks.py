@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm as normalise_layer
 
+from rlinf_async.algorithms.flat_adam import FlatAdam
 from rlinf_async.algorithms.optimizers import Adam
-from rlinf_async.algorithms.torch_learner import FlatAdam
 from rlinf_async.models.squashed import Shapes, views_of
 
 BATCH_NORM_FLOOR = 1e-5
