@@ -30,6 +30,7 @@ from rlinf_async.algorithms.losses import BuiltinLoss, CloningLoss, GroupLoss, P
 from rlinf_async.algorithms.normalizers import Statistics
 from rlinf_async.algorithms.optimizers import Adam
 from rlinf_async.errors import BadInput, EngineError
+from rlinf_async.execution.memory import state_shape
 from rlinf_async.execution.spaces import Spaces
 
 log = structlog.get_logger()
@@ -196,11 +197,6 @@ def preparation(
     )
 
 
-def remembers(policy: Any) -> bool:
-    """Whether a policy keeps a memory of the episode."""
-    return bool(getattr(policy, "state_shape", None))
-
-
 def why_not_fused(
     policy: Any, loss: Loss, *, shards: int = 1, chunk: int = 1, optimizer: Adam | None = None
 ) -> str | None:
@@ -294,7 +290,7 @@ def _make(
 
         learner = FusedLearner(policy, spaces, **arguments)
         learner.reason = f"{type(policy).__name__} and PPOLoss have analytic gradients"
-    elif remembers(policy):
+    elif state_shape(policy):
         from rlinf_async.algorithms.recurrent_learner import RecurrentLearner
 
         _check_recurrent(arguments)

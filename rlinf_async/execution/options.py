@@ -28,8 +28,9 @@ class EngineOptions:
     as 'render+rollout=0-2; train=3'. See `rlinf_async.scheduling.grammar`."""
     hosts: int | None = None
     """Worker processes that step environments. None: chosen from the cores."""
-    policy: Literal["beside", "central"] = "beside"
-    """beside: the policy acts in the process of its environments. central: in one for all."""
+    policy: Literal["beside", "central"] | None = None
+    """beside: the policy acts in the process of its environments. central: in one for all. None:
+    beside, or central where the environments live in an interpreter of their own."""
     depth: int | None = None
     """Cells of one render host that are under way at once, with a central policy. None: all."""
     seed: int = 0

@@ -75,13 +75,21 @@ def _mode(run: Run, max_lag: int) -> tuple[Mode, str]:
 
 def _policy(run: Run, envs: Envs, mode: Mode) -> PolicyPlace:
     if envs.interpreter is None:
-        return run.options.policy
+        return run.options.policy or "beside"
     if mode == "serial":
         raise BadInput(
             "--mode",
             f"{envs.name} lives in an interpreter of its own, and serial mode has one process",
             fix="use --mode collocated",
         )
-    if run.options.policy != "central":
+    if run.options.policy == "beside":
+        raise BadInput(
+            "--policy",
+            f"{envs.name} lives in an interpreter of its own, which has no torch",
+            expected="central",
+            got="beside",
+            fix="use --policy central, or leave the option out",
+        )
+    if run.options.policy is None:
         log.info("policy_is_central", why=f"the interpreter of {envs.name} has no torch")
     return "central"

@@ -14,6 +14,7 @@ from rlinf_async.errors import BadInput
 from rlinf_async.execution.definitions import Envs, Policy
 from rlinf_async.execution.layout import cut_into_cells
 from rlinf_async.execution.logs import get_logger
+from rlinf_async.execution.memory import state_shape
 from rlinf_async.execution.metrics import MetricsWriter
 from rlinf_async.execution.options import EngineOptions
 from rlinf_async.execution.pipeline import Pipeline
@@ -166,7 +167,7 @@ class Run:
             name=policy_class.__name__,
             normalize_observations=normalize_observations,
             squash=getattr(policy, "squash", False) is True,
-            memory=dict(getattr(policy, "state_shape", {})),
+            memory=state_shape(policy),
         )
 
     def worker(self, worker: type | str, **arguments: Any) -> WorkerHandle:

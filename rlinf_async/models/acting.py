@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinf_async.execution.memory import state_shape
 from rlinf_async.execution.spaces import Spaces
 
 Array = NDArray[Any]
@@ -61,5 +62,5 @@ def make_actor(policy: Any, spaces: Spaces, slots: int, *, normalize: bool) -> A
         return FusedActor(policy, spaces, slots, normalize=normalize)
     from rlinf_async.models.torch_acting import RecurrentActor, TorchActor
 
-    actor = RecurrentActor if getattr(policy, "state_shape", None) else TorchActor
+    actor = RecurrentActor if state_shape(policy) else TorchActor
     return actor(policy, spaces, slots, normalize=normalize)

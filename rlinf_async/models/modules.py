@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinf_async.errors import BadInput
+from rlinf_async.execution.memory import state_shape
 from rlinf_async.models.policies import CategoricalActorCritic, GaussianActorCritic
 
 Observation = Mapping[str, Tensor]
@@ -227,11 +228,6 @@ def as_module(policy: Any) -> nn.Module:
                 fix="use LayerNorm, or track_running_stats=False",
             )
     return module
-
-
-def state_shape(policy: Any) -> dict[str, tuple[int, ...]]:
-    """Name to shape of one slot's memory; empty for a policy, record or module, without one."""
-    return dict(getattr(policy, "state_shape", {}))
 
 
 def check_chunks(module: nn.Module) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rlinf_async.algorithms.normalizers import Moments, affine, is_normalized, normalize
 from rlinf_async.errors import BadInput
+from rlinf_async.execution.memory import state_shape
 from rlinf_async.execution.spaces import Spaces
 from rlinf_async.models.modules import (
     RecurrentPolicyModule,
@@ -22,7 +23,6 @@ from rlinf_async.models.modules import (
     check_chunks,
     flatten,
     policy_calls,
-    state_shape,
 )
 
 Array = npt.NDArray[Any]

@@ -81,6 +81,15 @@ def test_one_process_cannot_be_two_interpreters(launch, stand_in):
     assert "--mode collocated" in run.stderr
 
 
+def test_a_policy_beside_environments_without_torch_is_refused_where_it_was_asked_for(
+    launch, stand_in
+):
+    run = launch("elsewhere.py", "--env", "pusht/state", "--policy", "beside")
+    assert run.finish() == 2
+    assert "--policy: pusht/state lives in an interpreter of its own" in run.stderr
+    assert "expected central; got beside; use --policy central, or leave the" in run.stderr
+
+
 def test_an_unknown_task_and_a_missing_suite_are_refused(launch, stand_in):
     run = launch("elsewhere.py", "--env", "pusht/stat")
     assert run.finish() == 2

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from rlinf_async.errors import BadInput
-from rlinf_async.models.modules import as_module, state_shape
+from rlinf_async.execution.memory import state_shape
+from rlinf_async.models.modules import as_module
 from rlinf_async.models.recurrent import GatedRecurrentUnit
 from tests.fixtures.actions import BOX, MIXED, chunked
 from tests.fixtures.actor_critics import OBSERVATIONS, STATE, build, rows_of

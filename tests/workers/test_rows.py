@@ -17,11 +17,12 @@ from rlinf_async.envs.request import EnvRequest
 from rlinf_async.envs.seeding import episode_seed
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.layout import segment_fields
+from rlinf_async.execution.memory import state_shape
 from rlinf_async.execution.references import describe
 from rlinf_async.execution.spaces import Spaces, chunked
 from rlinf_async.models import ActorCritic, GaussianActorCritic
 from rlinf_async.models.acting import make_actor
-from rlinf_async.models.modules import as_module, flatten, state_shape
+from rlinf_async.models.modules import as_module, flatten
 from rlinf_async.tracing.recorder import Recorder
 from rlinf_async.workers.render import RenderWorker
 from rlinf_async.workers.rollout import RolloutWorker
