@@ -47,7 +47,9 @@ class BatchedCell:
             listed_contacts=task.listed_contacts,
         )
         self._elapsed = self.sims.keep("cell/elapsed", dtype=np.int64)
-        """Steps of each episode."""
+        """Steps of each episode, less those of `_uncounted`."""
+        self._uncounted = 0
+        """Steps of all slots that are not yet in `_elapsed`: few calls need it up to date."""
         self._live = self.sims.keep("cell/live", dtype=np.bool_)
         """Slots that are within an episode; the others are not stepped."""
         self.rules = task.rules(self.sims)
@@ -122,16 +124,21 @@ class BatchedCell:
         ids = None if slots is None else slots.astype(np.int32)
         self.sims.batch.step(ids, nstep=self._frame_skip, stage=self._step_stage)
         self.sims.refresh(slots)
-        outcome = Substep(np.zeros(count), np.zeros(count, np.bool_), np.zeros(count, np.bool_))
+        terminated, truncated = ends = np.zeros((2, count), np.bool_)
+        outcome = Substep(np.zeros(count), terminated, truncated)
         if rules.reports_success:
             outcome.success = np.zeros(count, np.bool_)
         rules.judge(action, outcome, slots)
+        if outcome.terminated is not terminated or outcome.truncated is not truncated:
+            # A task may put its own arrays there.
+            ends[...] = outcome.terminated, outcome.truncated
+            outcome.terminated, outcome.truncated = terminated, truncated
         if slots is None:
-            self._elapsed += 1
+            self._uncounted += 1
         else:
             self._elapsed[slots] += 1
             _keep_only(slots, outcome)
-        self._note_ends(outcome)
+        self._note_ends(ends)
         return outcome
 
     def observe(self, slots: Slots | None) -> Observation:
@@ -148,11 +155,13 @@ class BatchedCell:
 
         Names are `physics` or begin with `derived/`, `kept/` or `model/` (varied fields).
         """
+        self._count()
         return self.sims.saved()
 
     def restore_state(self, state: State) -> Observation:
         """Go on bit-identically from a saved state, rewards included; the observations [n, ...]."""
         self.sims.restore(state)
+        self._uncounted = 0
         self._all_live, self._before_limit = bool(self._live.all()), 0
         self.rules.after_restore()
         return self.observe(None)
@@ -176,6 +185,7 @@ class BatchedCell:
         # Besides the derived fields, this computes the warm start of the first step's solver.
         batch.forward(ids)
         self.sims.refresh(slots)
+        self._count()
         self._elapsed[slots], self._live[slots] = 0, True
         self._all_live = bool(self._live.all())
         rules.after_start(slots)
@@ -195,20 +205,27 @@ class BatchedCell:
             raise ValueError(f"{self._name}: slots {idle} are not within an episode")
         return None if chosen.size == self.slots else chosen
 
-    def _note_ends(self, outcome: Substep) -> None:
+    def _note_ends(self, ends: npt.NDArray[np.bool_]) -> None:
         """Truncate episodes at the time limit, and take slots whose episodes ended out of `_live`.
 
-        Most steps end none: a count of the steps left spares them the comparison.
+        `ends` [2, n] are the rows of terminated and of truncated slots. Most steps end none: a
+        count of the steps left spares them the comparison.
         """
         self._before_limit -= 1
         if self._before_limit <= 0:
-            outcome.truncated |= self._live & (self._elapsed >= self._limit)
-        ended = np.count_nonzero(outcome.terminated) or np.count_nonzero(outcome.truncated)
-        if ended:
-            self._live &= ~(outcome.terminated | outcome.truncated)
+            self._count()
+            ends[1] |= self._live & (self._elapsed >= self._limit)
+        if np.count_nonzero(ends):
+            self._live &= ~(ends[0] | ends[1])
             self._all_live = False
         if self._before_limit <= 0:
             self._before_limit = self._limit - int(self._elapsed.max(where=self._live, initial=0))
+
+    def _count(self) -> None:
+        """Bring `_elapsed` up to date."""
+        if self._uncounted:
+            self._elapsed += self._uncounted
+            self._uncounted = 0
 
 
 def _keep_only(slots: Slots, outcome: Substep) -> None:

@@ -40,6 +40,9 @@ class GuardedCell:
         self._checks = ValueChecks(name, first_slot, limits)
         self._all = np.arange(cell.slots)
         self._length = np.zeros(cell.slots, np.int64)
+        """Steps of each episode, less those of `_uncounted`."""
+        self._uncounted = 0
+        """Steps of all live slots that are not yet in `_length`: few calls need it up to date."""
         self._longest = 0
         self._live = np.ones(cell.slots, np.bool_)
 
@@ -70,9 +73,10 @@ class GuardedCell:
         finally:
             line.rest()
         if slots is None:
-            self._length += self._live
+            self._uncounted += 1
             self._longest += 1
         else:
+            self._count()
             self._length[slots] += 1
             self._longest = int(self._length.max())
         return self._stepped(result)
@@ -83,17 +87,20 @@ class GuardedCell:
         """As in `CellEnvs`."""
         with self._at_work(STEP):
             result = self.inner.chunk_step(actions, self._noting(next_seed), slots=slots)
+        self._count()
         self._length += result.executed
         self._longest = int(self._length.max())
         return self._stepped(result)
 
     def save_state(self) -> State:
         """As in `CellEnvs`."""
+        self._count()
         own = {"guarded/length": self._length.copy(), "guarded/live": self._live.copy()}
         return self.inner.save_state() | own
 
     def restore_state(self, state: State) -> Observation:
         """As in `CellEnvs`."""
+        self._uncounted = 0
         self._length[...], self._live[...] = state["guarded/length"], state["guarded/live"]
         self._longest = int(self._length.max())
         return self.inner.restore_state(
@@ -125,19 +132,28 @@ class GuardedCell:
     def _noting(self, next_seed: NextSeed) -> NextSeed:
         def ask(slot: int) -> int | None:
             seed = next_seed(slot)
+            self._count()
             self._live[slot] = seed is not None
             return seed
 
         return ask
 
     def _begun(self, rows: Observation, slots: Slots) -> Observation:
+        self._count()
         self._length[slots], self._live[slots] = 0, True
         self._longest = int(self._length.max())
         self._checks.observations(rows, slots)
         return rows
 
+    def _count(self) -> None:
+        """Bring `_length` up to date; before `_live` changes."""
+        if self._uncounted:
+            self._length += self._uncounted * self._live
+            self._uncounted = 0
+
     def _stepped(self, result: Result) -> Result:
         if result.finished.size:
+            self._count()
             self._length[result.finished] = 0
             self._longest = int(self._length.max())
         self._checks.rewards(result.reward)

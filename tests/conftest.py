@@ -16,6 +16,10 @@ import pytest
 
 from tools.bench.processes import MarkedRun, memory_files
 
+# As in tools/test, and before numpy and torch are loaded: idle threads of OpenMP and BLAS spin.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
 SCRIPTS = Path(__file__).parent / "fixtures" / "scripts"
 EXAMPLE = Path(__file__).parents[1] / "examples" / "ppo_mujoco.py"
 

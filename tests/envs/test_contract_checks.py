@@ -111,7 +111,7 @@ def test_retired_slots_do_not_count_for_the_longest_episode() -> None:
     for _ in range(2):
         cell.step(actions, lambda slot: 7 if slot else None)
     cell.step(actions, next_seed)
-    assert cell._length.tolist() == [0, 1]
+    assert cell.save_state()["guarded/length"].tolist() == [0, 1]
     cell.chunk_step(np.stack([actions] * 2, axis=1), lambda slot: 8)
     assert cell._length.tolist() == [0, 0]
     cell.begin(np.array([0]), [9])

@@ -26,7 +26,7 @@ def test_an_environment_that_cannot_be_pickled_is_registered_in_the_script(launc
     assert np.isfinite(parameters(launch, "--kind", "registered", "--mode", mode)).all()
 
 
-@pytest.mark.parametrize("chunk", ["1", "3"])
+@pytest.mark.parametrize("chunk", ["3", pytest.param("1", marks=pytest.mark.slow)])
 def test_spaces_of_every_kind_train_the_same_bits_however_they_reset(launch, chunk) -> None:
     ours = parameters(launch, "--kind", "everything", "--chunk", chunk, "--mode", "serial")
     theirs = parameters(launch, "--kind", "vectors", "--chunk", chunk)
@@ -41,7 +41,7 @@ def test_an_observation_that_is_not_a_number_ends_the_run_with_key_and_slot(laun
 
 
 def test_without_checks_the_run_goes_on(launch) -> None:
-    run = launch(SCRIPT, "--kind", "nan", "--no-checks")
+    run = launch(SCRIPT, "--kind", "nan", "--no-checks", "--mode", "serial")
     run.finish(60)
     assert "EnvMismatch" not in run.stderr
 
@@ -50,5 +50,6 @@ def test_without_checks_the_run_goes_on(launch) -> None:
 def test_a_segment_may_take_longer_than_a_reply_while_its_environments_get_on(
     launch, policy
 ) -> None:
-    run = launch(SCRIPT, "--kind", "slow", "--reply-timeout-s", "3", "--policy", policy)
+    limits = ("--reply-timeout-s", "3", "--iterations", "1")
+    run = launch(SCRIPT, "--kind", "slow", *limits, "--policy", policy)
     assert run.finish(60) == 0, run.stderr

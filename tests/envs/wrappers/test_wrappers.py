@@ -77,7 +77,8 @@ def cell_of(factory: Any, *wrappers: Any, **more: Any) -> Any:
     request = EnvRequest(
         env=describe(factory, where="test"),
         wrappers=tuple(w if isinstance(w, str) else describe(w, where="test") for w in wrappers),
-        **more,
+        # Not measured: on a busy machine that may start processes for each example.
+        **{"backend": "loop", **more},
     )
     return make_cell(request.to_json(), N)
 
