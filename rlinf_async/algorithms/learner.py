@@ -10,6 +10,7 @@ of all epochs where not said otherwise:
     explained_variance      1 - var(return - value) / var(return) of the acting version's values
     stopped_early           1 if `target_kl` ended the update, else 0; only with it
     reference_kl            only with `kl_weight`
+    imitated_entries        of behaviour cloning, which has no metrics of values and ratios
     skipped_steps           steps of this update left out for a non-finite loss or gradient
     first_log_ratio_max     largest |log-ratio| before the first step, over entries of this version;
                             absent where there are none
@@ -290,6 +291,11 @@ def _make(
 
         learner = FusedLearner(policy, spaces, **arguments)
         learner.reason = f"{type(policy).__name__} and PPOLoss have analytic gradients"
+    elif isinstance(arguments["loss"], CloningLoss) and not state_shape(policy):
+        from rlinf_async.algorithms.imitation_learner import ImitationLearner
+
+        learner = ImitationLearner(policy, spaces=spaces, shards=shards, **arguments)
+        learner.reason = obstacle
     elif state_shape(policy):
         from rlinf_async.algorithms.recurrent_learner import RecurrentLearner
 
@@ -308,6 +314,12 @@ def _check_recurrent(arguments: Mapping[str, Any]) -> None:
     """BadInput for what needs log-probs or values of single entries without their history."""
     loss, advantages = arguments["loss"], arguments["advantages"]
     decoupled = isinstance(loss, PPOLoss) and loss.correction == "decoupled"
+    if isinstance(loss, CloningLoss) and (loss.demonstrations is not None or loss.keep != 1):
+        raise BadInput(
+            "train",
+            "a policy that remembers imitates whole sequences of the present batch only",
+            expected="CloningLoss(keep=1) without demonstrations",
+        )
     if isinstance(loss, PPOLoss) and loss.kl is not None:
         raise BadInput(
             "train",

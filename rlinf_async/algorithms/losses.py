@@ -205,15 +205,26 @@ class GroupLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloningLoss:
-    """Behaviour cloning: the mean of -log pi of the actions that a batch holds (Pomerleau, 1991).
+    """Behaviour cloning (Pomerleau, 1991): the mean of -log pi of actions that are to be imitated.
 
-    The value net is not trained. Only `entropy_weight` can be added to it.
+    They come from recorded episodes, from batches whose actions an expert has replaced
+    (`ExpertWorker.relabel`), or from both. With many batches kept it is DAgger (Ross et al., 2011).
+    The value net is not trained.
     """
 
+    demonstrations: str | None = None
+    """Folder of a recording to imitate."""
+    keep: int = 1
+    """How many batches to imitate, this one and those before it; 0: demonstrations alone."""
     entropy_weight: float | Schedule = 0.0
 
     def __post_init__(self) -> None:
         check_weights(self, "entropy_weight")
+        if self.keep < 0:
+            raise BadInput("CloningLoss", "keep", expected=">= 0", got=self.keep)
+        if self.keep == 0 and self.demonstrations is None:
+            fix = "give demonstrations=FOLDER, or keep at least one batch"
+            raise BadInput("CloningLoss", "there is nothing to imitate", fix=fix)
 
     def at(self, progress: float) -> CloningLoss:
         """The loss at `progress` in [0, 1] of the run, with numbers in place of its schedules."""

@@ -142,25 +142,30 @@ class TorchLearner:
             entries["logp_reference"] = self._reference.logp(
                 prepared, self._evaluator, self.parameters
             )
+        metrics = self._run_epochs(entries, seed=seed, version=version)
+        metrics["explained_variance"] = explained_variance(prepared.value_old, prepared.returns)
+        return metrics
+
+    def _run_epochs(
+        self, entries: dict[str, Array], *, seed: int, version: int
+    ) -> dict[str, float]:
+        """Optimizer steps over all mini-batches of all epochs, and their metrics."""
         sums = _Sums()
         skipped_before = self.guard.skipped
-        for number, part in enumerate(self._parts(entries, len(prepared), seed, version)):
+        for number, part in enumerate(self._parts(entries, seed, version)):
             if number == 0:
                 sums.extra.update(self._self_check(part, version))
             if not self._step(part, sums):
                 break
         metrics = sums.means()
         metrics["learning_rate"] = self._adam.rate
-        metrics["explained_variance"] = explained_variance(prepared.value_old, prepared.returns)
         metrics["skipped_steps"] = float(self.guard.skipped - skipped_before)
         return metrics
 
-    def _parts(
-        self, entries: dict[str, Array], count: int, seed: int, version: int
-    ) -> Iterator[Minibatch]:
+    def _parts(self, entries: dict[str, Array], seed: int, version: int) -> Iterator[Minibatch]:
         """The mini-batches of all epochs; each is overwritten in the next epoch."""
         units = len(entries["logp"])
-        at_once = max(1, self._minibatch * units // count)
+        at_once = max(1, self._minibatch * units // entries["logp"].size)
         for epoch in range(self._epochs):
             order = permutation(units, seed=seed, version=version, epoch=epoch)
             shuffled = self._shuffle(entries, order)

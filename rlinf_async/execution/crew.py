@@ -79,7 +79,7 @@ class Crew:
             )
         for worker in run.workers:
             self._hosts[worker.name] = self._cluster.spawn(
-                worker.name, roles=(worker.name,), cores=run.cores
+                worker.name, roles=(worker.name,), cores=run.cores, **worker.python()
             )
         await self._cluster.ready()
 

@@ -170,10 +170,14 @@ class Run:
             memory=state_shape(policy),
         )
 
-    def worker(self, worker: type | str, **arguments: Any) -> WorkerHandle:
+    def worker(
+        self, worker: type | str, *, interpreter: str | None = None, **arguments: Any
+    ) -> WorkerHandle:
         """A worker of the user's own, a `Worker` subclass or its `module:qualname`.
 
         It gets a host of its own when the pipeline opens; its methods are called by the handle.
+        `interpreter` is the Python that it runs in, such as `run.envs(...).interpreter` of a suite;
+        None: the run's own, which in serial mode is the only one.
 
         Raises:
             BadInput: hosts cannot import the class, or it is no `Worker`.
@@ -188,6 +192,7 @@ class Run:
             described,
             deadline_s=self.options.reply_timeout_s,
             start_s=self.options.start_timeout_s,
+            interpreter=interpreter,
         )
         self.workers.append(handle)
         return handle

@@ -10,7 +10,7 @@ from rlinf_async.communication.deadlines import deadline
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.hosts import Host
 from rlinf_async.execution.records import Batch, Segment, record_to_json
-from rlinf_async.execution.references import describe, name_of, resolve_name
+from rlinf_async.execution.references import describe, name_of, needs_script, resolve_name
 from rlinf_async.execution.worker import Worker
 
 
@@ -29,13 +29,22 @@ class WorkerHandle:
         *,
         deadline_s: float,
         start_s: float,
+        interpreter: str | None = None,
     ) -> None:
+        self.interpreter = interpreter
         self.name, self.reference, self.arguments = name, reference, arguments
         self._deadline_s, self._start_s = deadline_s, start_s
         self.opening = False
         """Whether a pipeline is starting the worker's host."""
         self._host: Host | None = None
         self._ready = asyncio.Event()
+
+    def python(self) -> dict[str, Any]:
+        """What `Cluster.spawn` must know if the host has to run in another interpreter."""
+        if self.interpreter is None:
+            return {}
+        script = needs_script({"worker": self.reference, **self.arguments})
+        return {"interpreter": self.interpreter, "script": script}
 
     def settle(self, host: Host) -> None:
         """The worker lives in `host` now; calls that waited for it go on."""
