@@ -50,10 +50,12 @@ def run_ours(
     *,
     timeout_s: float = 1800.0,
     keep: Sequence[str] = (),
+    rows: bool = True,
 ) -> FinishedRun:
     """Run `script` to its end in a folder that is removed afterwards; exit if it fails.
 
-    `keep`: names of files of the run folder whose texts are returned.
+    `keep`: names of files of the run folder whose texts are returned. Without `rows` the script
+    writes no metrics.
     """
     command = run_command(script, options)
     with tempfile.TemporaryDirectory(prefix="rlinf-bench-") as folder:
@@ -71,9 +73,9 @@ def run_ours(
         if done.returncode:
             print(done.stdout[-2000:] + done.stderr[-4000:], file=sys.stderr)
             sys.exit(f"{' '.join(command)} failed with {done.returncode}")
-        rows = read_rows(Path(folder, "run", "metrics.jsonl"))
+        found = read_rows(Path(folder, "run", "metrics.jsonl")) if rows else []
         kept = {name: Path(folder, "run", name).read_text() for name in keep}
-    return FinishedRun(command=command, rows=rows, others_cores=meter.others_cores, kept=kept)
+    return FinishedRun(command=command, rows=found, others_cores=meter.others_cores, kept=kept)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
