@@ -15,6 +15,7 @@ COMMANDS = {
     "run": ("rlinf_async.cli.run", "train what a script describes"),
     "eval": ("rlinf_async.cli.evaluate", "score a checkpoint on whole episodes"),
     "ps": ("rlinf_async.cli.ps", "the runs of yours that go on now"),
+    "attach": ("rlinf_async.cli.attach", "look at a run that goes on"),
     "diagnose": ("rlinf_async.cli.diagnose", "what is wrong with a run: stuck, slow or sick"),
     "trace": ("rlinf_async.cli.trace", "the last seconds of a run as a file for Perfetto"),
     "plan": ("rlinf_async.cli.plan", "what the planner would choose for a script, and why"),

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
-TICK_S = 0.5
+TICK_S = 1.0
 WATCHED_TICK_S = 0.25
-"""How often a status is made while somebody looks."""
+"""How often a status is made while somebody looks; making one takes a millisecond or two."""
 HISTORY = 240
-"""Rows of the past that a viewer is shown at once: two minutes."""
+"""Rows of the past that a viewer is shown at once: four minutes."""
 FLIGHT_S = 60.0
 FLIGHT_FILE = "flight.bin"
 VIEWERS = 64
@@ -119,7 +119,7 @@ class TraceService:
         }
 
     def _note(self, status: dict[str, Any]) -> None:
-        """Keep the few numbers whose course matters, twice a second."""
+        """Keep the few numbers whose course matters, once a second."""
         if self._history and status["at_ns"] - self._history[-1][0] < TICK_S * 0.9e9:
             return
         self._history.append(wire.history_row(status))
