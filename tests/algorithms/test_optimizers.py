@@ -256,3 +256,18 @@ def test_interpolated_correction_trains_on_older_data():
     assert learner.name == "torch"
     metrics = update(learner, version=3, acted=1)
     assert math.isfinite(metrics["policy_loss"])
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        PPOLoss(normalize_advantages="minibatch"),
+        PPOLoss(value_huber=1.0, normalize_advantages="minibatch"),
+        PolicyGradientLoss(normalize_advantages="batch"),
+        CloningLoss(),
+    ],
+)
+def test_a_minibatch_of_one_gives_no_nan(loss):
+    learner = learner_of(loss=loss, minibatch=1, epochs=1)
+    assert update(learner)["skipped_steps"] == 0
+    assert np.isfinite(learner.parameters).all()

@@ -5,6 +5,7 @@ import pytest
 
 from rlinf_async import BadInput, load_policy
 from rlinf_async.algorithms.normalizers import Moments, Statistics
+from rlinf_async.algorithms.optimizers import AVERAGE
 from rlinf_async.execution.checkpoint import write_checkpoint
 from rlinf_async.execution.references import describe_factory
 from rlinf_async.execution.spaces import ActionSpec, ArraySpec, Spaces
@@ -15,7 +16,7 @@ BOX = ActionSpec(kind="continuous", shape=(2,), dtype="float64", low=(-0.1, -2.0
 CHOICE = ActionSpec(kind="discrete", shape=(), dtype="int64", count=3, start=-1)
 
 
-def save(folder, kind, action):
+def save(folder, kind, action, optimizer=None):
     spaces = Spaces(observation=STATE, action=action)
     policy = kind(spaces, hidden=(8,))
     rng = np.random.default_rng(0)
@@ -34,7 +35,7 @@ def save(folder, kind, action):
             "normalize_observations": True,
         },
         manifest={"version": 5},
-        optimizer={},
+        optimizer=optimizer or {},
     )
     return policy, parameters
 
@@ -125,3 +126,14 @@ def test_actions_of_every_kind_are_the_environments_own(name, chunk):
             assert (flat.max(axis=0) == starts + counts - 1).all()
         if spec.kind == "discrete":
             assert set(np.unique(many[key])) == set(range(spec.start, spec.start + spec.count))
+
+
+def test_the_average_of_the_parameters_acts_where_it_is_asked_for(tmp_path):
+    _, parameters = save(tmp_path / "plain", GaussianActorCritic, BOX)
+    average = {AVERAGE: np.zeros_like(parameters)}
+    save(tmp_path / "averaged", GaussianActorCritic, BOX, average)
+    state = np.array([2.0, 0.0, -1.0])
+    assert not load_policy(tmp_path / "averaged", averaged=True).act(state).any()
+    assert load_policy(tmp_path / "averaged").act(state).any()
+    with pytest.raises(BadInput, match="average_decay"):
+        load_policy(tmp_path / "plain", averaged=True)
