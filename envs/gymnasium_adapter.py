@@ -13,19 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlinf_async.envs.actions import NestedActions
-from rlinf_async.envs.checks import ValueChecks
 from rlinf_async.envs.chunks import Substep, chunk_step
 from rlinf_async.envs.contract import ChunkResult, NextSeed, Observation, State, StepResult
-from rlinf_async.envs.gymnasium_actions import action_nest, action_spec
 from rlinf_async.envs.gymnasium_layers import refuse_what_is_not_one_environment, time_limit
+from rlinf_async.envs.gymnasium_parts import SpaceParts
 from rlinf_async.envs.gymnasium_slot import SlotEnv
-from rlinf_async.envs.gymnasium_spaces import observation_leaves
 from rlinf_async.envs.gymnasium_state import EnvState, stacked, unstacked
 from rlinf_async.envs.mujoco_log import log_to_stderr_only
-from rlinf_async.envs.slots import Slots, SlotTable, check_seeds, step_once
+from rlinf_async.envs.slots import Slots, check_seeds, step_once
 from rlinf_async.errors import BadInput
-from rlinf_async.execution.spaces import Spaces
 from rlinf_async.hardware.activity import BUILD, working
 
 # axes: n slots of the cell, A action, C sub-steps of a chunk
@@ -56,12 +52,14 @@ class GymnasiumCell:
                 for slot in range(count):
                     line.note(BUILD, first_slot + slot)
                     self._envs.append(self._make(factory))
-            first, who = self._envs[0], f"environment {name!r}"
-            leaves = observation_leaves(first.observation_space, who=who)
-            nest = action_nest(first.action_space, who=who)
-            self.spaces = Spaces(
-                observation=tuple(leaf.spec for leaf in leaves),
-                action=action_spec(nest, who=who),
+            first = self._envs[0]
+            parts = SpaceParts(
+                first.observation_space,
+                first.action_space,
+                count,
+                name=name,
+                first_slot=first_slot,
+                checks=checks,
             )
         except BaseException:
             self.close()
@@ -69,12 +67,10 @@ class GymnasiumCell:
         self.time_limit = time_limit(first)
         self.fps = (getattr(first, "metadata", None) or {}).get("render_fps")
         """Steps in a second of simulated time; None where the environment does not say."""
-        self._actions = NestedActions(self.spaces.action, nest, count)
-        self._table = SlotTable(self.spaces, count, who=name)
-        limits = {leaf.spec.name: leaf.limits for leaf in leaves if leaf.limits is not None}
-        self._checks = ValueChecks(name, first_slot, limits) if checks else None
+        self.spaces, self._actions = parts.spaces, parts.actions
+        self._table, self._checks = parts.table, parts.checks
         self._slots = [
-            SlotEnv(env, leaves, name=name, slot=first_slot + slot, bounds=checks)
+            SlotEnv(env, parts.leaves, name=name, slot=first_slot + slot, bounds=checks)
             for slot, env in enumerate(self._envs)
         ]
 

@@ -28,8 +28,6 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from rlinf_async.envs.actions import NestedActions
-from rlinf_async.envs.checks import ValueChecks
 from rlinf_async.envs.chunks import Substep, chunk_step
 from rlinf_async.envs.contract import (
     ChunkResult,
@@ -39,14 +37,12 @@ from rlinf_async.envs.contract import (
     State,
     StepResult,
 )
-from rlinf_async.envs.gymnasium_actions import action_nest, action_spec
 from rlinf_async.envs.gymnasium_adapter import made
 from rlinf_async.envs.gymnasium_layers import time_limit
-from rlinf_async.envs.gymnasium_spaces import observation_leaves
-from rlinf_async.envs.slots import Slots, SlotTable, check_seeds, step_once
+from rlinf_async.envs.gymnasium_parts import SpaceParts
+from rlinf_async.envs.slots import Slots, check_seeds, step_once
 from rlinf_async.envs.vector_calls import VectorCalls, success_in
 from rlinf_async.errors import BadInput
-from rlinf_async.execution.spaces import Spaces
 from rlinf_async.hardware.activity import BUILD, working
 
 # axes: n slots of the cell, A action, C sub-steps of a chunk
@@ -74,11 +70,13 @@ class VectorCell:
         try:
             self._mode = _autoreset_mode(self._env, count, who)
             self._masks = _takes_masks(self._env, self._mode, who)
-            leaves = observation_leaves(self._env.single_observation_space, who=who)
-            nest = action_nest(self._env.single_action_space, who=who)
-            self.spaces = Spaces(
-                observation=tuple(leaf.spec for leaf in leaves),
-                action=action_spec(nest, who=who),
+            parts = SpaceParts(
+                self._env.single_observation_space,
+                self._env.single_action_space,
+                count,
+                name=name,
+                first_slot=first_slot,
+                checks=checks,
             )
         except BaseException:
             self.close()
@@ -86,12 +84,10 @@ class VectorCell:
         base = self._env.unwrapped
         self.time_limit = time_limit(base.envs[0]) if isinstance(base, SyncVectorEnv) else None
         self._calls = VectorCalls(
-            self._env, leaves, name=name, first_slot=first_slot, bounds=checks
+            self._env, parts.leaves, name=name, first_slot=first_slot, bounds=checks
         )
-        self._actions = NestedActions(self.spaces.action, nest, count)
-        self._table = SlotTable(self.spaces, count, who=name)
-        limits = {leaf.spec.name: leaf.limits for leaf in leaves if leaf.limits is not None}
-        self._checks = ValueChecks(name, first_slot, limits) if checks else None
+        self.spaces, self._actions = parts.spaces, parts.actions
+        self._table, self._checks = parts.table, parts.checks
         self._ended = np.zeros(count, np.bool_)
         """Slots that the environment takes for finished, [n]."""
         self._renewed = np.zeros(count, np.bool_)

@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-
-from rlinf_async.envs.chunks import Substep
-from rlinf_async.envs.contract import Observation
-from rlinf_async.envs.rules import BatchedTask, TaskRules
-from rlinf_async.envs.sims import Sims, Slots
-from rlinf_async.envs.tasks.terms import ControlCost, Velocity, start_near_reference, state_spec
-
-_NOISE = 0.1
+from rlinf_async.envs.rules import BatchedTask
+from rlinf_async.envs.tasks.runner import RunnerRules
 
 
-class SwimmerRules(TaskRules):
+class SwimmerRules(RunnerRules):
     """The observation is the state without the root's x and y."""
 
-    def __init__(self, sims: Sims) -> None:
-        super().__init__(sims)
-        self._visible = sims.state[:, 2:]
-        self.observation = state_spec(self._visible.shape[1])
-        self._velocity = Velocity(sims.qpos[:, 0], sims.dt)
-        self._control_cost = ControlCost(sims.count, sims.model.nu, 1e-4)
-
-    def start(self, slots: Slots, rngs: Sequence[np.random.Generator]) -> None:
-        """Uniform noise on positions and velocities."""
-        start_near_reference(self.sims, slots, rngs, noise=_NOISE)
-
-    def before_step(self, slots: Slots | None) -> None:
-        """Remember the x position."""
-        self._velocity.remember()
-
-    def judge(self, action: npt.NDArray[Any], outcome: Substep, slots: Slots | None) -> None:
-        """Reward: forward velocity less the control cost."""
-        self._velocity.write(outcome.reward)
-        outcome.reward -= self._control_cost(action)
-
-    def observe(self, out: Observation, slots: Slots | None) -> None:
-        """Positions, then velocities."""
-        out["state"][...] = self._visible
+    unseen = 2
+    control_weight = 1e-4
 
 
 TASK = BatchedTask(
