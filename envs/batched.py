@@ -38,6 +38,7 @@ class BatchedCell:
     def __init__(self, task: BatchedTask, count: int, *, dtype: str = "float32") -> None:
         self.slots = count
         self.time_limit = task.time_limit
+        self.tasks = (task.name,) * count
         self._name, self._frame_skip = task.name, task.frame_skip
         self.sims = open_sims(
             task.model_file,

@@ -88,6 +88,8 @@ class CellEnvs(Protocol):
     slots: int
     time_limit: int | None
     """Steps after which an episode is truncated; None where the environment alone decides."""
+    tasks: tuple[str, ...]
+    """[n], the id of the task that each slot runs; they differ in sets such as metaworld/MT10."""
 
     def reset(self, seeds: Sequence[int]) -> Observation:
         """Begin a new episode in every slot, one seed for each; returns name to [n, *shape]."""

@@ -35,6 +35,7 @@ class GuardedCell:
     def __init__(self, cell: CellEnvs, *, name: str, first_slot: int) -> None:
         self.inner, self.slots = cell, cell.slots
         self.spaces, self.time_limit = cell.spaces, cell.time_limit
+        self.tasks = cell.tasks
         self._name, self._first_slot = name, first_slot
         limits = {spec.name: _declared(spec) for spec in cell.spaces.observation if spec.counts}
         self._checks = ValueChecks(name, first_slot, limits)

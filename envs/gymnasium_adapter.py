@@ -15,7 +15,11 @@ import numpy.typing as npt
 
 from rlinf_async.envs.chunks import Substep, chunk_step
 from rlinf_async.envs.contract import ChunkResult, NextSeed, Observation, State, StepResult
-from rlinf_async.envs.gymnasium_layers import refuse_what_is_not_one_environment, time_limit
+from rlinf_async.envs.gymnasium_layers import (
+    refuse_what_is_not_one_environment,
+    task_of,
+    time_limit,
+)
 from rlinf_async.envs.gymnasium_parts import SpaceParts
 from rlinf_async.envs.gymnasium_slot import SlotEnv
 from rlinf_async.envs.gymnasium_state import EnvState, stacked, unstacked
@@ -65,6 +69,7 @@ class GymnasiumCell:
             self.close()
             raise
         self.time_limit = time_limit(first)
+        self.tasks = tuple(task_of(env, name) for env in self._envs)
         self.fps = (getattr(first, "metadata", None) or {}).get("render_fps")
         """Steps in a second of simulated time; None where the environment does not say."""
         self.spaces, self._actions = parts.spaces, parts.actions

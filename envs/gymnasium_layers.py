@@ -49,6 +49,14 @@ def time_limit(env: Any) -> int | None:
     return None
 
 
+def task_of(env: Any, name: str) -> str:
+    """The id of the task that `env` runs: its outermost `task_id`, or else `name`."""
+    for layer in layers(env):
+        if (told := getattr(layer, "task_id", None)) is not None:
+            return str(told)
+    return name
+
+
 def deferred(env: Any) -> tuple[Any, Callable[[Any], Any] | None]:
     """What to step, and what makes observations of its own: for steps that nobody looks at.
 

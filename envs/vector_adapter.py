@@ -38,7 +38,7 @@ from rlinf_async.envs.contract import (
     StepResult,
 )
 from rlinf_async.envs.gymnasium_adapter import made
-from rlinf_async.envs.gymnasium_layers import time_limit
+from rlinf_async.envs.gymnasium_layers import task_of, time_limit
 from rlinf_async.envs.gymnasium_parts import SpaceParts
 from rlinf_async.envs.slots import Slots, check_seeds, step_once
 from rlinf_async.envs.vector_calls import VectorCalls, success_in
@@ -82,7 +82,9 @@ class VectorCell:
             self.close()
             raise
         base = self._env.unwrapped
-        self.time_limit = time_limit(base.envs[0]) if isinstance(base, SyncVectorEnv) else None
+        within = base.envs if isinstance(base, SyncVectorEnv) else []
+        self.time_limit = time_limit(within[0]) if within else None
+        self.tasks = tuple(task_of(env, name) for env in within) or (name,) * count
         self._calls = VectorCalls(
             self._env, parts.leaves, name=name, first_slot=first_slot, bounds=checks
         )

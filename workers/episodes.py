@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,11 +55,17 @@ class EpisodeSums:
 
 
 class EpisodeTracker:
-    """Follows the training episodes of one cell: their sums, seeds and versions."""
+    """Follows the training episodes of one cell: their sums, seeds and versions.
 
-    def __init__(self, run_seed: int, first_slot: int, slots: int) -> None:
+    `tasks` [n] are the ids of what the slots run; none where there is nothing to tell apart.
+    """
+
+    def __init__(
+        self, run_seed: int, first_slot: int, slots: int, *, tasks: Sequence[str] = ()
+    ) -> None:
         self.sums = EpisodeSums(slots)
         self._run_seed, self._first_slot = run_seed, first_slot
+        self._tasks = tuple(tasks) or ("",) * slots
         self._number = [0] * slots
         self._first_version = [0] * slots
         self._seed = [self._seed_of(slot, 0) for slot in range(slots)]
@@ -86,6 +93,7 @@ class EpisodeTracker:
                 "seed": self._seed[slot],
                 "first_version": self._first_version[slot],
                 "last_version": version,
+                "task": self._tasks[slot],
             }
         )
         self._seed[slot] = self.next_seed(slot)

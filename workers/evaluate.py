@@ -108,7 +108,8 @@ class EvaluateWorker(Worker):
                 env_steps += self._scoring.step()
         acted = {"first_version": self._version, "last_version": self._version}
         episodes = [
-            {**episode, **acted, "task": self._name} for episode in self._scoring.take_finished()
+            {**episode, **acted, "task": self._envs.tasks[episode["slot"]]}
+            for episode in self._scoring.take_finished()
         ]
         return {"episodes": episodes, "done": self._scoring.done, "env_steps": env_steps}
 
@@ -140,6 +141,7 @@ class EvaluateWorker(Worker):
                     spaces=spaces,
                     action=self._envs.spaces.action,
                     env=self._name,
+                    tasks=self._envs.tasks,
                     fps=self._fps,
                     version=self._version,
                 )

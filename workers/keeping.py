@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,17 @@ class RecordingWatcher:
         spaces: Spaces,
         action: ActionSpec,
         env: str,
+        tasks: Sequence[str],
         fps: float | None,
         version: int,
     ) -> None:
-        """`spaces` are the policy's; `action` and `fps` are of one simulator step."""
+        """`spaces` are the policy's; `action` and `fps` are of one simulator step.
+
+        `tasks` [n] are the ids of what the slots of the cell run.
+        """
         per_action = None if fps is None else fps / spaces.chunk
         self._recording = RecordingWriter(folder, spaces=spaces, env=env, fps=per_action)
-        self._env, self._version = env, version
+        self._tasks, self._version = tuple(tasks), version
         self._decode = None if action.kind == "mixed" else ActionDecoder(action, spaces.chunk)
         self._decoded_shape = (spaces.chunk, *action.shape)
         self._open: dict[int, EpisodeWriter] = {}
@@ -45,7 +49,7 @@ class RecordingWatcher:
         self._open[slot] = self._recording.open(
             item.number,
             seed=item.seed,
-            task=self._env,
+            task=self._tasks[slot],
             instruction=instruction_of(observation),
             version=self._version,
         )

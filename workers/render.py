@@ -48,7 +48,7 @@ class RenderWorker(Worker):
             drawer = None if drawing is None else RemoteDrawer(context, cell, **drawing)
             envs = make_cell(env, slots, first_slot=first_slot, drawer=drawer)
             chunk = EnvRequest.from_json(env).chunk
-            episodes = EpisodeTracker(run_seed, first_slot, slots)
+            episodes = EpisodeTracker(run_seed, first_slot, slots, tasks=envs.tasks)
             self._cells[cell] = RenderCell(envs, episodes, chunk=chunk, squash=squash)
 
     def begin(self, cell: int, batch: int, row: int) -> None:

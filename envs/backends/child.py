@@ -50,7 +50,8 @@ def _opened(asked: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]
     from rlinf_async.envs.registry import make_cell
 
     cell = make_cell(asked["request"], asked["count"], first_slot=asked["first_slot"])
-    return cell, {"spaces": cell.spaces.to_json(), "time_limit": cell.time_limit}, {}
+    told = {"spaces": cell.spaces.to_json(), "time_limit": cell.time_limit, "tasks": cell.tasks}
+    return cell, told, {}
 
 
 def _performed(

@@ -117,13 +117,15 @@ def _stepped(cell: Any, *, cheap_s: float) -> float:
 
 
 def _in_threads(make_local: MakeLocal, sizes: list[int], first_slot: int, name: str) -> Any:
-    parts, start = [], first_slot
+    parts, start, tasks = [], first_slot, []
     cell: Any = None
     for number, size in enumerate(sizes):
         cell = make_local(size, start)
         parts.append(ThreadPart(cell, number))
+        tasks += cell.tasks
         start += size
-    return SplitCell(parts, sizes, name=name, spaces=cell.spaces, time_limit=cell.time_limit)
+    spaces, limit = cell.spaces, cell.time_limit
+    return SplitCell(parts, sizes, name=name, spaces=spaces, time_limit=limit, tasks=tasks)
 
 
 def _in_processes(request: EnvRequest, sizes: list[int], first_slot: int, name: str) -> Any:
@@ -149,9 +151,13 @@ def _in_processes(request: EnvRequest, sizes: list[int], first_slot: int, name: 
         for part in parts:
             part.close()
         raise
-    spaces, time_limit = told[0]
     return SplitCell(
-        parts, sizes, name=name, spaces=Spaces.from_json(spaces), time_limit=time_limit
+        parts,
+        sizes,
+        name=name,
+        spaces=Spaces.from_json(told[0]["spaces"]),
+        time_limit=told[0]["time_limit"],
+        tasks=[task for each in told for task in each["tasks"]],
     )
 
 

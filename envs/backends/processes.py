@@ -62,10 +62,10 @@ class ProcessPart:
         told = {"request": request, "count": count, "first_slot": first_slot}
         self._ask("open", told, {})
 
-    def opened(self) -> tuple[dict[str, Any], int | None]:
-        """Spaces as JSON, and the time limit, once the environments are built."""
+    def opened(self) -> dict[str, Any]:
+        """`spaces` as JSON, `time_limit` and `tasks`, once the environments are built."""
         told, _ = self._take()
-        return told["spaces"], told["time_limit"]
+        return told
 
     def ask_begin(self, slots: Slots, seeds: Sequence[int]) -> None:
         """See `Part`."""

@@ -64,9 +64,10 @@ class SplitCell:
         name: str,
         spaces: Spaces,
         time_limit: int | None,
+        tasks: Sequence[str],
     ) -> None:
         self.slots = sum(sizes)
-        self.spaces, self.time_limit = spaces, time_limit
+        self.spaces, self.time_limit, self.tasks = spaces, time_limit, tuple(tasks)
         self._parts, self._name = list(parts), name
         self._starts = np.cumsum([0, *sizes])
         self._table = SlotTable(spaces, self.slots, who=name)

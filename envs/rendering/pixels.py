@@ -79,7 +79,7 @@ class PixelCell:
     ) -> None:
         self.inner = cell
         self.slots = cell.slots
-        self.time_limit = cell.time_limit
+        self.time_limit, self.tasks = cell.time_limit, cell.tasks
         self.source, self.pixels = source, pixels
         self._drawer, self._keep = drawer, pixels.keep
         names = cameras if len(cameras) > 1 else (IMAGE,)

@@ -176,6 +176,7 @@ def _with_task(env: Any, names: tuple[str, ...], number: int) -> Any:
 
         def __init__(self) -> None:
             super().__init__(env)
+            self.task_id = names[number]
             self.observation_space = spaces.Dict(
                 {
                     "instruction": spaces.Box(0, 255, (_TEXT_BYTES,), np.uint8),

@@ -44,7 +44,7 @@ class WrappedCell:
         self.inner = cell
         self.slots = cell.slots
         self.spaces = spaces or cell.spaces
-        self.time_limit = cell.time_limit
+        self.time_limit, self.tasks = cell.time_limit, cell.tasks
 
     def act(self, actions: npt.NDArray[Any], slots: Slots | None) -> npt.NDArray[Any]:
         """Actions [n, *A] (or [n, C, *A]) for the cell inside."""

@@ -28,7 +28,7 @@ class Episode:
     """None where the environment reports no success."""
     success_at_end: bool | None = None
     task: str = ""
-    """The task's id, where the environment has several."""
+    """The id of the task that the slot ran; environments with several tasks tell them apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

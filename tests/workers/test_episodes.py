@@ -33,6 +33,13 @@ def test_an_episode_names_the_first_and_the_last_version_that_acted_in_it():
     assert spans == [(0, 1), (2, 4)]
 
 
+def test_an_episode_names_the_task_of_its_slot():
+    tracker = EpisodeTracker(run_seed=0, first_slot=4, slots=2, tasks=("reach", "push"))
+    for slot in (1, 0):
+        tracker.finish(slot, 0)
+    assert [(e["slot"], e["task"]) for e in tracker.take_finished()] == [(5, "push"), (4, "reach")]
+
+
 def test_success_counts_once_and_at_the_end_and_never_leaks_into_the_next_episode():
     tracker = EpisodeTracker(run_seed=0, first_slot=0, slots=1)
     for success in [True, False]:

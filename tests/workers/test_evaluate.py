@@ -18,7 +18,7 @@ from rlinf_async.recording import Recording
 from rlinf_async.tracing.recorder import Recorder
 from rlinf_async.workers.evaluate import EvaluateWorker
 from rlinf_async.workers.scoring import Scoring, SlotPolicies
-from tests.fixtures.envs import CountEnv, FilmedEnv, LuckyEnv
+from tests.fixtures.envs import CountEnv, FilmedEnv, LuckyEnv, TaskEnv
 
 
 def loaded(spaces: Spaces) -> LoadedPolicy:
@@ -146,7 +146,8 @@ def worker_of(env, slots: int, checkpoint: Path, **more) -> EvaluateWorker:
 
 
 def test_the_worker_answers_in_slices_and_names_version_and_task(checkpoint):
-    worker = worker_of(functools.partial(CountEnv, action="continuous"), 2, checkpoint)
+    env = functools.partial(TaskEnv, task_id="sort", action="continuous")
+    worker = worker_of(env, 2, checkpoint)
     worker.begin(run_seed=0, items=[1, 4, 7], sampled=False)
     told = [worker.advance(0.0)]
     assert told[0] == {"episodes": [], "done": False, "env_steps": 2}
@@ -156,7 +157,7 @@ def test_the_worker_answers_in_slices_and_names_version_and_task(checkpoint):
     assert [episode["number"] for episode in episodes] == [1, 4, 7]
     assert sum(each["env_steps"] for each in told) == 15
     assert {(e["first_version"], e["last_version"], e["task"]) for e in episodes} == {
-        (5, 5, "Tiny")
+        (5, 5, "sort")
     }
     worker.begin(run_seed=0, items=[], sampled=False)
     assert worker.advance(0.0) == {"episodes": [], "done": True, "env_steps": 0}

@@ -113,6 +113,7 @@ def test_chunks_of_a_squashed_policy_are_recorded_as_executed(tmp_path: Path):
         spaces=policy.spaces,
         action=cell.spaces.action,
         env=ENV,
+        tasks=cell.tasks,
         fps=125.0,
         version=1,
     )
