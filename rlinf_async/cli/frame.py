@@ -84,6 +84,8 @@ class Painter:
         low, mean, high = status.lag
         lag = f"{low} / {mean:.2f} / {high} versions"
         yield _pairs("lag", [("min / avg / max", lag)])
+        if status.plan:
+            yield _pairs("plan", [("", status.plan)])
         for name, (fill, capacity) in status.streams.items():
             yield _stream_row(name, fill, capacity)
         if status.stages:
@@ -123,7 +125,7 @@ def _label(name: str) -> Text:
 def _pairs(name: str, pairs: Sequence[tuple[str, str]]) -> Text:
     row = _label(name)
     for index, (key, value) in enumerate(pairs):
-        row.append(("   " if index else "") + f"{key} ", style="dim")
+        row.append(("   " if index else "") + (f"{key} " if key else ""), style="dim")
         row.append(value)
     return row
 

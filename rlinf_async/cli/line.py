@@ -25,6 +25,8 @@ def status_line(status: RunStatus) -> str:
     if status.iteration:
         low, mean, high = status.lag
         parts.append(f"lag {low}/{mean:.1f}/{high}")
+    if status.plan and status.iteration:
+        parts.append(status.plan)
     parts.extend(f"{name} {number(value)}" for name, value in chosen_losses(status.losses)[:4])
     waits = waiting(status.stages)
     if waits:

@@ -6,12 +6,11 @@ The script says `rollout`, `pack`, `train`, `publish`; where each runs is the pl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rlinf_async.errors import BadInput, EngineError, StageExited
+from rlinf_async.errors import BadInput, EngineError
 from rlinf_async.execution.admission import Admission
 from rlinf_async.execution.arranger import Arranger
 from rlinf_async.execution.collection import Collection
@@ -24,6 +23,7 @@ from rlinf_async.execution.placing import placed
 from rlinf_async.execution.records import Batch, Segment, TrainReport
 from rlinf_async.execution.references import describe
 from rlinf_async.execution.scores import EvaluationReport
+from rlinf_async.execution.stages import Stage, pack_batches, run_stage
 from rlinf_async.execution.stream import Stream
 from rlinf_async.scheduling.ledger import Ledger
 from rlinf_async.scheduling.placement import Placement
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from rlinf_async.execution.run import Run
 
 log = get_logger()
-
-Stage = Callable[[Stream[Any]], AsyncIterator[Any]]
 
 
 class Pipeline(OffPolicyUpdates):
@@ -156,7 +154,8 @@ class Pipeline(OffPolicyUpdates):
         # A batch asked for too early needs a version that only whoever asks could publish.
         batches.guard = partial(self._check_published, "the next batch was asked for")
         self._streams.append(batches)
-        self._start("pack", self._pack(segments, batches, len(collection.envs.cells)))
+        cells = len(collection.envs.cells)
+        self._start("pack", pack_batches(segments, batches, cells, self.iterations))
         return batches
 
     def stage(
@@ -176,7 +175,7 @@ class Pipeline(OffPolicyUpdates):
         out.guard = items.guard
         items.guard = partial(self._check_yielded, name, items, out)
         self._streams.append(out)
-        self._start(name, self._run_stage(stage, items, out))
+        self._start(name, run_stage(stage, items, out))
         return out
 
     async def train(
@@ -285,6 +284,7 @@ class Pipeline(OffPolicyUpdates):
             "streams": {s.name: (len(s), s.capacity) for s in self._streams},
             "stages": self._stage_shares(),
             "hosts": hosts,
+            "plan": "" if self._collection is None else self._collection.arranger.describe(),
         }
 
     def _opened(self, who: str) -> Collection:
@@ -294,30 +294,6 @@ class Pipeline(OffPolicyUpdates):
 
     def _start(self, name: str, body: Any) -> None:
         self._endless.append(self._group.create_task(body, name=name))
-
-    async def _pack(self, segments: Stream[Segment], batches: Stream[Batch], cells: int) -> None:
-        waiting: dict[int, dict[int, Segment]] = {}
-        index = 0
-        async for segment in segments:
-            waiting.setdefault(segment.batch, {})[segment.cell] = segment
-            while len(waiting.get(index, ())) == cells:
-                parts = waiting.pop(index)
-                ordered = tuple(parts[cell] for cell in sorted(parts))
-                await batches.put(Batch(index=index, segments=ordered))
-                index += 1
-        if index < self.iterations:
-            raise EngineError(f"segments ended after {index} of {self.iterations} batches")
-        batches.close()
-
-    async def _run_stage(self, stage: Stage, items: Stream[Any], out: Stream[Any]) -> None:
-        async for item in stage(items):
-            await out.put(item)
-        if len(items) or not items.closed:
-            raise StageExited(
-                f"stage {out.name!r} ended after {items.got_count} items of {items.name!r}, "
-                "and there are more"
-            )
-        out.close()
 
     def _check_published(self, what: str) -> None:
         """EngineError if `what` happened between a train() and its publish()."""

@@ -33,5 +33,7 @@ class RunStatus:
     """Share of each stage's wall time by kind: working, input, space, weights, devices, paused."""
     hosts: Mapping[str, str] = field(default_factory=dict)
     """What each host does now: its command and the command's age."""
+    plan: str = ""
+    """The arrangement of the hosts, and where it may change, whether it is being tried."""
     loop_lag_ms: float = 0.0
     """Longest time the controller's loop was late in the last seconds."""
