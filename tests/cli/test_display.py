@@ -48,8 +48,8 @@ def drawn(status: RunStatus, *, width: int = 100) -> list[str]:
 def test_panel_shows_all_parts():
     text = "\n".join(drawn(STATUS))
     for part in ("HalfCheetah", "40%", "100/250", "eta 0:08", "204,800", "40,960", "1,234.6",
-                 "policy_loss -0.012", "0 / 0.96 / 1", "3/8", "input 75%", "env-0", "training", "hybrid (trial)",
-                 "■ devices"):  # fmt: skip
+                 "policy_loss -0.012", "0 / 0.96 / 1", "3/8", "input 75%", "env-0", "training",
+                 "hybrid (trial)", "■ devices"):  # fmt: skip
         assert part in text
 
 
