@@ -16,6 +16,7 @@ from rlinf_async.execution.records import cut_to_slots
 from rlinf_async.execution.spaces import Spaces
 from rlinf_async.execution.worker import Worker, WorkerContext
 from rlinf_async.models.acting import make_actor
+from rlinf_async.workers.central_clock import CentralClock
 from rlinf_async.workers.segments import LiveWeights, OpenSegment
 
 ACTION_STREAM = 1
@@ -56,6 +57,7 @@ class RolloutWorker(Worker):
             for cell, slots in self._slots.items()
         }
         self._weights = LiveWeights()
+        self._clock = CentralClock(context.recorder.stage(f"rollout@{context.host}"))
 
     async def adopt(self, version: int, row: int) -> int:
         """A new version is live; with free lag, acknowledged once every open segment uses it.
@@ -89,17 +91,21 @@ class RolloutWorker(Worker):
         self, cell: int, batch: int, version: int, row: int
     ) -> dict[str, Any]:
         """One segment with the environments in another host; segments of other cells interleave."""
-        compute = self.context.compute
-        await self._render("begin", cell=cell, batch=batch, row=row)
-        segment = await compute(self._open, cell, batch, version, row)
-        try:
-            for t in range(self._horizon):
-                await compute(segment.act, t)
-                await self._render("step", cell=cell, t=t)
-            await compute(segment.finish, self._horizon)
-        finally:
-            self._weights.release(segment)
-        return segment.summary(await self._render("end", cell=cell))
+        with self._clock.segment():
+            await self._render("begin", cell=cell, batch=batch, row=row)
+            segment: OpenSegment = await self._compute(self._open, cell, batch, version, row)
+            try:
+                for t in range(self._horizon):
+                    await self._compute(segment.act, t)
+                    await self._render("step", cell=cell, t=t)
+                await self._compute(segment.finish, self._horizon)
+            finally:
+                self._weights.release(segment)
+            return segment.summary(await self._render("end", cell=cell))
+
+    async def _compute(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        with self._clock.computing():
+            return await self.context.compute(work, *arguments)
 
     async def _render(self, method: str, **arguments: Any) -> Any:
         host = self._render_hosts[arguments["cell"]]
