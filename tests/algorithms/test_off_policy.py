@@ -15,6 +15,7 @@ from rlinf_async.algorithms.normalizers import Statistics
 from rlinf_async.algorithms.off_policy import IQL, SAC, TD3, CrossQ, losses
 from rlinf_async.algorithms.off_policy.configuring import check_off_policy
 from rlinf_async.algorithms.off_policy.learner import OffPolicyLearner
+from rlinf_async.algorithms.off_policy.lowest import lowest
 from rlinf_async.algorithms.off_policy.networks import (
     BatchNormCritics,
     critic_shapes,
@@ -130,6 +131,23 @@ def test_an_ensemble_is_so_many_single_nets(norm):
             y = torch.relu(y)
         y = y @ parameters["output.weight"][e] + parameters["output.bias"][e]
         torch.testing.assert_close(together[e], y[:, 0])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_lowest_value_has_the_gradient_of_a_minimum_over_all(count):
+    shapes = critic_shapes(5, (7, 6), count, norm=False)
+    parameters = views_of(shapes, initial_values(shapes, np.random.default_rng(0)))
+    x, slope, gradients = tensors(1, 40, 5), tensors(2, 40), []
+    for value in (
+        lambda each: lowest(each, parameters, 2),
+        lambda each: critics(parameters, each, 2, norm=False).amin(0),
+    ):
+        leaf = x.clone().requires_grad_()
+        values = value(leaf)
+        values.backward(slope)
+        gradients += [values.detach(), leaf.grad]
+    torch.testing.assert_close(gradients[0], gradients[2])
+    torch.testing.assert_close(gradients[1], gradients[3])
 
 
 def test_batch_norm_is_torchs_and_evaluation_uses_what_ran_along():

@@ -47,7 +47,7 @@ class ImplicitUpdate:
     def set_rate(self, rate: float) -> None:
         """The learning rate of all parts from now on."""
         for each in (self._actor, self._critics, self._value):
-            each.adam.rate = rate
+            each.set_rate(rate)
 
     def step(self, rows: Rows, normals: Tensor, rng: np.random.Generator) -> Tensor | None:
         """One update; errors [N] of the first critic, None where a step was not finite."""

@@ -9,17 +9,23 @@ Axes: E critics, N samples, D inputs.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm as normalise_layer
 
-from rlinf_async.algorithms.flat_adam import FlatAdam
 from rlinf_async.algorithms.optimizers import Adam
 from rlinf_async.models.squashed import Shapes, views_of
 
+Array = npt.NDArray[Any]
+
 BATCH_NORM_FLOOR = 1e-5
+NORM_FLOOR = 1e-6
+"""Added to the norm before the gradient is scaled down, as torch does."""
 
 
 class Flat:
@@ -42,29 +48,68 @@ class Flat:
 
 
 class Trained:
-    """A flat vector with its Adam; `step` goes from a loss to new parameters."""
+    """A flat vector with its Adam; `step` goes from a loss to new parameters.
+
+    Adam's step is torch's fused one: a single pass over parameters, gradient and moments.
+    """
 
     def __init__(self, flat: Flat, record: Adam) -> None:
         self.flat = flat
-        self.adam = FlatAdam(record, flat.values, flat.gradient)
-        self._clips = record.max_grad_norm is not None
+        self._whole = flat.values.detach().requires_grad_()
+        self._whole.grad = flat.gradient
+        self._adam = torch.optim.Adam(
+            [self._whole],
+            lr=torch.tensor(record.rate(0.0)),
+            betas=record.betas,
+            eps=record.eps,
+            fused=True,
+        )
+        self._rate: Tensor = self._adam.param_groups[0]["lr"]
+        self._norm_limit = record.max_grad_norm
+        self._adam.state[self._whole] = {
+            "step": torch.tensor(0.0),
+            "exp_avg": torch.zeros_like(flat.values),
+            "exp_avg_sq": torch.zeros_like(flat.values),
+        }
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate from now on."""
+        self._rate.fill_(rate)
 
     def step(self, loss: Tensor) -> bool:
         """Backward and one step; False, and no step, where the gradient is not finite."""
         self.flat.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = self.adam.norm()
+        norm = float(torch.linalg.vector_norm(self.flat.gradient))
         if not math.isfinite(norm):
             return False
-        self.adam.step(norm if self._clips else 0.0)
+        if self._norm_limit is not None and norm > self._norm_limit:
+            self.flat.gradient.mul_(self._norm_limit / (norm + NORM_FLOOR))
+        self._adam.step()
         return True
+
+    def state(self) -> dict[str, Array]:
+        """Moments [P] float32 and steps [1] int64, by copy."""
+        moments = self._adam.state[self._whole]
+        return {
+            "adam/mean": moments["exp_avg"].numpy().copy(),
+            "adam/square": moments["exp_avg_sq"].numpy().copy(),
+            "adam/steps": np.array([int(moments["step"])]),
+        }
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """The inverse of `state`."""
+        moments = self._adam.state[self._whole]
+        np.copyto(moments["exp_avg"].numpy(), state["adam/mean"])
+        np.copyto(moments["exp_avg_sq"].numpy(), state["adam/square"])
+        moments["step"].fill_(float(state["adam/steps"][0]))
 
 
 def mlp(parameters: dict[str, Tensor], x: Tensor, layers: int) -> Tensor:
     """Outputs [N, O] of a policy's or value's net with `layers` hidden layers of ReLU."""
     for index in range(layers):
         weight, bias = parameters[f"hidden.{index}.weight"], parameters[f"hidden.{index}.bias"]
-        x = torch.relu(torch.addmm(bias, x, weight))
+        x = torch.relu_(torch.addmm(bias, x, weight))
     return torch.addmm(parameters["output.bias"], x, parameters["output.weight"])
 
 
@@ -111,7 +156,7 @@ def critics(parameters: dict[str, Tensor], x_ND: Tensor, layers: int, *, norm: b
         if norm:
             x = normalise_layer(x, x.shape[-1:])
             x = torch.addcmul(parameters[f"{name}.shift"], x, parameters[f"{name}.scale"])
-        x = torch.relu(x)
+        x = torch.relu_(x)
     return torch.baddbmm(parameters["output.bias"], x, parameters["output.weight"]).squeeze(-1)
 
 
@@ -141,7 +186,7 @@ class BatchNormCritics:
         for index in range(self._layers):
             name = f"hidden.{index}"
             x = torch.baddbmm(parameters[f"{name}.bias"], x, parameters[f"{name}.weight"])
-            x = self._normalised(index + 1, name, parameters, torch.relu(x), training)
+            x = self._normalised(index + 1, name, parameters, torch.relu_(x), training)
         return torch.baddbmm(parameters["output.bias"], x, parameters["output.weight"]).squeeze(-1)
 
     def _normalised(

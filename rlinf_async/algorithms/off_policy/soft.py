@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rlinf_async.algorithms.off_policy import losses
+from rlinf_async.algorithms.off_policy.lowest import lowest
 from rlinf_async.algorithms.off_policy.networks import (
     BatchNormCritics,
     Flat,
@@ -111,7 +112,9 @@ class SoftUpdate:
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of all parts from now on."""
-        self._actor.adam.rate = self._critics.adam.rate = self.temperature.rate = rate
+        self._actor.set_rate(rate)
+        self._critics.set_rate(rate)
+        self.temperature.rate = rate
 
     def step(self, rows: Rows, normals: Tensor, rng: np.random.Generator) -> Tensor | None:
         """One update; |error| [N] of the first critic, None where a step was not finite."""
@@ -162,12 +165,14 @@ class SoftUpdate:
         action, logp = losses.squashed_sample(output, normals)
         self.temperature.step(logp.detach())
         joined = torch.cat([obs, action], 1)
-        if self._batch_norm is not None:
-            q_EN = self._batch_norm(self._critics.flat.still, joined, training=False)
-        else:
-            still = self._critics.flat.still
-            q_EN = critics(still, joined, self._layers, norm=self._layer_norm)
+        still = self._critics.flat.still
         subset = isinstance(self._record, SAC) and self._record.subset is not None
+        if self._batch_norm is not None:
+            q_EN = self._batch_norm(still, joined, training=False)
+        elif subset or self._layer_norm:
+            q_EN = critics(still, joined, self._layers, norm=self._layer_norm)
+        else:
+            q_EN = lowest(joined, still, self._layers).unsqueeze(0)
         loss = losses.actor_loss(logp, q_EN, alpha, mean=subset)
         self._parts.note(actor_loss=loss, entropy=-logp.mean())
         return self._actor.step(loss)

@@ -48,7 +48,8 @@ class DelayedUpdate:
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of all parts from now on."""
-        self._actor.adam.rate = self._critics.adam.rate = rate
+        self._actor.set_rate(rate)
+        self._critics.set_rate(rate)
 
     def step(self, rows: Rows, normals: Tensor, rng: np.random.Generator) -> Tensor | None:
         """One update; errors [N] of the first critic, None where a step was not finite."""

@@ -79,7 +79,7 @@ class Update(Protocol):
 
 def trained_state(name: str, trained: Trained, *, parameters: bool = True) -> dict[str, Array]:
     """Parameters and moments under `name/...`, by copy."""
-    state = {f"{name}/{key}": value for key, value in trained.adam.state().items()}
+    state = {f"{name}/{key}": value for key, value in trained.state().items()}
     if parameters:
         state[f"{name}/parameters"] = trained.flat.values.numpy().copy()
     return state
@@ -90,6 +90,6 @@ def restore_trained(
 ) -> None:
     """The inverse of `trained_state`."""
     own = {k.removeprefix(f"{name}/"): v for k, v in state.items() if k.startswith(f"{name}/")}
-    trained.adam.restore(own)
+    trained.restore(own)
     if parameters:
         trained.flat.values.copy_(torch.from_numpy(own["parameters"]))
