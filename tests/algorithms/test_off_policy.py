@@ -18,6 +18,8 @@ from rlinf_async.algorithms.off_policy.learner import OffPolicyLearner
 from rlinf_async.algorithms.off_policy.lowest import lowest
 from rlinf_async.algorithms.off_policy.networks import (
     BatchNormCritics,
+    Flat,
+    Trained,
     critic_shapes,
     critics,
     initial_values,
@@ -114,6 +116,30 @@ def test_a_hand_computed_soft_target_temperature_and_expectile():
     temperature = Temperature(1.0, OPTIMIZER, target_entropy=-2.0, tuned=True)
     temperature.step(logp)
     assert temperature.log_alpha == pytest.approx(-3e-3, rel=1e-6)
+
+
+@pytest.mark.parametrize("limit", [None, 0.1])
+def test_the_optimizer_is_adam_written_out(limit):
+    shapes = {"a": (3, 2), "b": (2,)}
+    trained = Trained(
+        Flat(shapes, tensors(0, 8)), Adam(learning_rate=0.1, max_grad_norm=limit, eps=1e-8)
+    )
+    plain, mean, square = tensors(0, 8).double().numpy(), np.zeros(8), np.zeros(8)
+    for step in range(1, 6):
+        slope = tensors(step, 8)
+        parts = views_of(shapes, slope)
+        assert trained.step(sum((trained.flat.live[n] * parts[n]).sum() for n in shapes))
+        gradient = slope.double().numpy()
+        if limit is not None:
+            gradient *= limit / np.linalg.norm(gradient)
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient**2
+        root = np.sqrt(square / (1 - 0.999**step)) + 1e-8
+        plain -= 0.1 * mean / (1 - 0.9**step) / root
+        np.testing.assert_allclose(trained.flat.values.numpy(), plain, rtol=1e-4, atol=1e-5)
+    before = trained.flat.values.clone()
+    assert not trained.step(trained.flat.live["a"].sum() * float("nan"))
+    assert torch.equal(before, trained.flat.values)
 
 
 @pytest.mark.parametrize("norm", [False, True])

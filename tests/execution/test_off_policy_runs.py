@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 import rlinf_async
+from rlinf_async.envs.registry import describe_env
 from rlinf_async.execution.checkpoint import read_checkpoint
+from rlinf_async.execution.spaces import Spaces
+from rlinf_async.recording import RecordingWriter
 from tests.conftest import EXAMPLE
 
 pytestmark = pytest.mark.process
@@ -42,3 +45,48 @@ def test_a_replay_that_does_not_fit_is_refused_with_its_size(launch):
     assert run.finish() != 0
     assert "row pool 'replay'" in run.stderr
     assert "bytes free" in run.stderr
+
+
+def pendulum_demonstrations(folder):
+    """Two recorded episodes of InvertedPendulum, of which one ends and one is cut off."""
+    spaces = Spaces.from_json(describe_env("InvertedPendulum-v5")["spaces"])
+    writer = RecordingWriter(folder, spaces=spaces, env="InvertedPendulum-v5")
+    rng = np.random.default_rng(0)
+    name = spaces.observation[0].name
+    for number in range(2):
+        episode = writer.open(number, seed=number)
+        for t in range(20):
+            action = rng.uniform(-3, 3, 1).astype(np.float32)
+            episode.add(
+                {name: rng.normal(size=4).astype(np.float32)},
+                np.arctanh(action / 3),
+                action,
+                reward=1.0,
+                terminated=t == 19 and number == 0,
+                truncated=t == 19 and number == 1,
+                success=False,
+                version=0,
+            )
+        episode.finish({name: rng.normal(size=4).astype(np.float32)})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("example", "options"),
+    [
+        ("rlpd.py", ("--warmup", "20")),
+        ("iql_offline.py", ()),
+        pytest.param("td3.py", ("--warmup", "20"), marks=pytest.mark.slow),
+        pytest.param("crossq.py", ("--warmup", "20"), marks=pytest.mark.slow),
+    ],
+)
+def test_the_examples_run(launch, tmp_path, example, options):
+    if example in ("rlpd.py", "iql_offline.py"):
+        folder = pendulum_demonstrations(tmp_path / "demos")
+        options = (*options, "--demonstrations", str(folder))
+    small = ("--env-count", "2", "--horizon", "4", "--iterations", "4", "--updates", "2")
+    run = launch(EXAMPLE.with_name(example), *small, "--hidden", "8", *options, "--mode", "serial")
+    assert run.finish() == 0, run.stderr
+    assert run.iterations() == 4
+    rows = (run.run_dir / "metrics.jsonl").read_text()
+    assert "critic_loss" in rows

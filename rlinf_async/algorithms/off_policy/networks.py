@@ -50,31 +50,20 @@ class Flat:
 class Trained:
     """A flat vector with its Adam; `step` goes from a loss to new parameters.
 
-    Adam's step is torch's fused one: a single pass over parameters, gradient and moments.
+    Adam's step (Kingma and Ba, 2015) is the kernel under torch's `Adam(fused=True)`: a single pass
+    over parameters, gradient and moments. That class itself would load torch's compiler, which
+    takes many times longer than a short run.
     """
 
     def __init__(self, flat: Flat, record: Adam) -> None:
-        self.flat = flat
-        self._whole = flat.values.detach().requires_grad_()
-        self._whole.grad = flat.gradient
-        self._adam = torch.optim.Adam(
-            [self._whole],
-            lr=torch.tensor(record.rate(0.0)),
-            betas=record.betas,
-            eps=record.eps,
-            fused=True,
-        )
-        self._rate: Tensor = self._adam.param_groups[0]["lr"]
-        self._norm_limit = record.max_grad_norm
-        self._adam.state[self._whole] = {
-            "step": torch.tensor(0.0),
-            "exp_avg": torch.zeros_like(flat.values),
-            "exp_avg_sq": torch.zeros_like(flat.values),
-        }
+        self.flat, self._record = flat, record
+        self._rate = record.rate(0.0)
+        self._mean, self._square = torch.zeros_like(flat.values), torch.zeros_like(flat.values)
+        self._steps = torch.tensor(0.0)
 
     def set_rate(self, rate: float) -> None:
         """The learning rate from now on."""
-        self._rate.fill_(rate)
+        self._rate = rate
 
     def step(self, loss: Tensor) -> bool:
         """Backward and one step; False, and no step, where the gradient is not finite."""
@@ -83,26 +72,40 @@ class Trained:
         norm = float(torch.linalg.vector_norm(self.flat.gradient))
         if not math.isfinite(norm):
             return False
-        if self._norm_limit is not None and norm > self._norm_limit:
-            self.flat.gradient.mul_(self._norm_limit / (norm + NORM_FLOOR))
-        self._adam.step()
+        record, limit = self._record, self._record.max_grad_norm
+        if limit is not None and norm > limit:
+            self.flat.gradient.mul_(limit / (norm + NORM_FLOOR))
+        self._steps += 1.0
+        torch._fused_adam_(
+            [self.flat.values],
+            [self.flat.gradient],
+            [self._mean],
+            [self._square],
+            [],
+            [self._steps],
+            lr=self._rate,
+            beta1=record.betas[0],
+            beta2=record.betas[1],
+            weight_decay=0.0,
+            eps=record.eps,
+            amsgrad=False,
+            maximize=False,
+        )
         return True
 
     def state(self) -> dict[str, Array]:
         """Moments [P] float32 and steps [1] int64, by copy."""
-        moments = self._adam.state[self._whole]
         return {
-            "adam/mean": moments["exp_avg"].numpy().copy(),
-            "adam/square": moments["exp_avg_sq"].numpy().copy(),
-            "adam/steps": np.array([int(moments["step"])]),
+            "adam/mean": self._mean.numpy().copy(),
+            "adam/square": self._square.numpy().copy(),
+            "adam/steps": np.array([int(self._steps)]),
         }
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """The inverse of `state`."""
-        moments = self._adam.state[self._whole]
-        np.copyto(moments["exp_avg"].numpy(), state["adam/mean"])
-        np.copyto(moments["exp_avg_sq"].numpy(), state["adam/square"])
-        moments["step"].fill_(float(state["adam/steps"][0]))
+        np.copyto(self._mean.numpy(), state["adam/mean"])
+        np.copyto(self._square.numpy(), state["adam/square"])
+        self._steps.fill_(float(state["adam/steps"][0]))
 
 
 def mlp(parameters: dict[str, Tensor], x: Tensor, layers: int) -> Tensor:
