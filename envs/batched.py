@@ -216,7 +216,7 @@ class BatchedCell:
         if self._before_limit <= 0:
             self._count()
             ends[1] |= self._live & (self._elapsed >= self._limit)
-        if np.count_nonzero(ends):
+        if (self._before_limit <= 0 or self.rules.ends_episodes) and np.count_nonzero(ends):
             self._live &= ~(ends[0] | ends[1])
             self._all_live = False
         if self._before_limit <= 0:

@@ -32,6 +32,8 @@ class TaskRules:
 
     reports_success: ClassVar[bool] = False
     """Whether `judge` fills `outcome.success`."""
+    ends_episodes: ClassVar[bool] = True
+    """Whether `judge` may end episodes; False spares each step the look at it."""
 
     observation: tuple[ArraySpec, ...]
     """Names, shapes and dtypes of one slot's observations. float32 stands for any float."""

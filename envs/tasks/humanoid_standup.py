@@ -16,6 +16,8 @@ from rlinf_async.envs.tasks.humanoid_body import HumanoidBodyRules
 class HumanoidStandupRules(HumanoidBodyRules):
     """Rewards the height of the torso."""
 
+    ends_episodes = False
+
     def judge(self, action: npt.NDArray[Any], outcome: Substep, slots: Slots | None) -> None:
         """Reward: height over the simulation's time step, less control and contact costs, plus 1.
 

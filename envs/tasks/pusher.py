@@ -24,6 +24,8 @@ _NEAR_WEIGHT = 0.5
 class PusherRules(TaskRules):
     """Positions, velocities of the arm's joints; positions of its tip, the object and the goal."""
 
+    ends_episodes = False
+
     def __init__(self, sims: Sims) -> None:
         super().__init__(sims)
         self.observation = state_spec(2 * _JOINTS + 3 * len(_BODIES))

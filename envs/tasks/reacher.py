@@ -22,6 +22,8 @@ _TARGET_RADIUS = 0.2
 class ReacherRules(TaskRules):
     """Cosines, sines of the joints; target; joint velocities; from the target to the fingertip."""
 
+    ends_episodes = False
+
     def __init__(self, sims: Sims) -> None:
         super().__init__(sims)
         self.observation = state_spec(10)

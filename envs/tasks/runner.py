@@ -21,6 +21,7 @@ _SHOWN_SPEED = 10.0
 class RunnerRules(TaskRules):
     """The observation is the state without the root's first coordinates; never terminates."""
 
+    ends_episodes = False
     unseen: ClassVar[int] = 1
     """Coordinates of the root, from x on, that are not observed."""
     noise: ClassVar[float] = 0.1
@@ -58,6 +59,7 @@ class RunnerRules(TaskRules):
 class UprightRunnerRules(RunnerRules):
     """Also paid for being healthy, and ends where it is not; velocities are shown up to +-10."""
 
+    ends_episodes = True
     noise: ClassVar[float] = 5e-3
     control_weight: ClassVar[float] = 1e-3
 
