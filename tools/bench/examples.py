@@ -2,6 +2,7 @@
 
     tools/bench/examples.py pixels --seeds 0 1 2
     tools/bench/examples.py memory --seeds 0 1 2
+    tools/bench/examples.py lag --seeds 0 1 2
     tools/bench/examples.py memory --summary
 
 A finished seed appends one line to docs/results/NAME.jsonl; seeds that are there already are
@@ -25,7 +26,7 @@ from learning import curve_of
 from runs import run_ours
 
 Record = dict[str, Any]
-COLOURS = ("tab:blue", "tab:orange", "tab:green")
+COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
 QUICK_ITERATIONS = 3
 
 
@@ -60,6 +61,22 @@ EXAMPLES = {
         file="memory-ppo",
         variants={"recurrent": {"core": "gru"}, "feed-forward": {"core": "none"}},
         target=0.9,
+    ),
+    "lag": Example(
+        script="examples/async_ppo_mujoco.py",
+        title="PPO on InvertedPendulum-v5 with samples up to k versions old",
+        file="pendulum-lag-ppo",
+        variants={f"lag {lag}": {"max-lag": lag} for lag in (0, 1, 2, 4)},
+        target=900.0,
+        common={"env": "InvertedPendulum-v5", "env-count": 32, "iterations": 60},
+    ),
+    "impala": Example(
+        script="examples/impala_vtrace.py",
+        title="IMPALA on InvertedPendulum-v5 with samples up to k versions old",
+        file="pendulum-impala",
+        variants={f"lag {lag}": {"max-lag": lag} for lag in (0, 2, 4)},
+        target=900.0,
+        common={"iterations": 300},
     ),
 }
 
