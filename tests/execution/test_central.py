@@ -15,7 +15,7 @@ SMALL = (
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
-        ("collocated", {"host-0", "host-1", "policy"}),
+        pytest.param("collocated", {"host-0", "host-1", "policy"}, marks=pytest.mark.slow),
         ("disaggregated", {"host-0", "host-1", "policy", "train"}),
     ],
 )

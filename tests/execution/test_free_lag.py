@@ -32,7 +32,7 @@ def test_free_lag_takes_new_versions_at_once_and_none_is_too_old(launch, policy)
     assert sum(mixed for *_, mixed in seen) > 0, "no segment ever took a new version"
 
 
-@pytest.mark.parametrize("lag", ["exact", "free"])
+@pytest.mark.parametrize("lag", ["exact", pytest.param("free", marks=pytest.mark.slow)])
 def test_lag_without_a_correction_is_refused(launch, lag):
     run = launch("unclipped.py", "--lag", lag)
     assert run.finish() == 2
@@ -40,7 +40,9 @@ def test_lag_without_a_correction_is_refused(launch, lag):
     assert run.stderr.count("error: ") == 1
 
 
-@pytest.mark.parametrize("correction", ["decoupled", "vtrace"])
+@pytest.mark.parametrize(
+    "correction", ["decoupled", pytest.param("vtrace", marks=pytest.mark.slow)]
+)
 def test_free_lag_trains_with_a_named_correction(launch, correction):
     small = ("--env", "InvertedPendulum-v5", "--env-count", "8", "--cell", "2", "--horizon", "8")
     run = launch(

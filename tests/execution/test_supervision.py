@@ -89,7 +89,7 @@ def test_environment_that_sleeps_for_ever_is_reported_with_its_stack(launch):
     assert "in _maybe_die" in run.stderr
 
 
-@pytest.mark.parametrize("policy", ["beside", "central"])
+@pytest.mark.parametrize("policy", ["beside", pytest.param("central", marks=pytest.mark.slow)])
 def test_a_step_that_takes_many_times_longer_than_any_before_is_named(launch, policy):
     run = launch("dying.py", "--how", "sleep", "--env-timeout-s", "1", "--policy", policy)
     assert run.finish() == 1
@@ -123,7 +123,7 @@ def test_first_reset_that_sleeps_for_ever_ends_at_the_start_limit(launch, tmp_pa
     ("how", "where", "expected"),
     [
         ("raise", "reset", "RuntimeError: died on purpose in reset"),
-        ("exit", "reset", "exited with code 1"),
+        pytest.param("exit", "reset", "exited with code 1", marks=pytest.mark.slow),
         ("exit", "__init__", "exited with code 1"),
     ],
 )
@@ -206,7 +206,9 @@ def test_second_ctrl_c_does_not_wait_for_a_stuck_worker(launch):
     assert time.monotonic() - again_s < 1.0
 
 
-@pytest.mark.parametrize("mode", ["collocated", "disaggregated"])
+@pytest.mark.parametrize(
+    "mode", ["disaggregated", pytest.param("collocated", marks=pytest.mark.slow)]
+)
 def test_hosts_end_with_a_killed_controller_and_the_next_start_tidies_up(launch, tmp_path, mode):
     run = launch(EXAMPLE, *SMALL, "--mode", mode, "--policy", "central", "--hosts", "2")
     assert run.wait_iterations(1), run.stderr

@@ -63,7 +63,9 @@ def test_main_may_stop_early_and_keeps_what_it_trained(launch):
     assert (run.run_dir / "checkpoint" / "COMPLETE").exists()
 
 
-@pytest.mark.parametrize("mode", ["serial", "collocated", "disaggregated"])
+@pytest.mark.parametrize(
+    "mode", ["serial", "disaggregated", pytest.param("collocated", marks=pytest.mark.slow)]
+)
 def test_worker_of_the_user_reads_batches_from_a_stage_of_the_user(launch, mode):
     run = launch("workers.py", "--mode", mode)
     assert run.finish() == 0, run.stderr

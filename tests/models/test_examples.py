@@ -7,7 +7,7 @@ from tests.conftest import EXAMPLE
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize("core", ["gru", "none"])
+@pytest.mark.parametrize("core", ["gru", pytest.param("none", marks=pytest.mark.slow)])
 def test_the_memory_example_runs(launch, core):
     options = ("--core", core, "--env-count", "8", "--iterations", "2", "--mode", "serial")
     run = launch(EXAMPLE.with_name("recurrent_memory.py"), *options)
