@@ -126,9 +126,8 @@ class ExpertWorker(Worker):
                 )
                 succeeded[slot] |= bool(success)
             over = succeeded | result.terminated | result.truncated | (t + 1 == limit)
-            last = _last_observations(result, after)
-            for slot in live[over[live]]:
-                episodes[slot].finish({name: rows[slot] for name, rows in last.items()})
+            for slot in live[over[live]]:  # retired, so their observation stays the last one
+                episodes[slot].finish({name: rows[slot] for name, rows in after.items()})
             live, seen = live[~over[live]], after
             if not live.size:
                 break
@@ -137,16 +136,6 @@ class ExpertWorker(Worker):
 
 def _retire(slot: int) -> None:
     """No episode follows the one that ended."""
-
-
-def _last_observations(result: Any, after: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The observations after the step, the true last ones where an episode ended."""
-    if result.final_observation is None:
-        return after
-    last = {name: rows.copy() for name, rows in after.items()}
-    for name, rows in result.final_observation.items():
-        last[name][result.finished] = rows
-    return last
 
 
 def _name(env: Any) -> str:
