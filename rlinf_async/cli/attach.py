@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ stage goes, streams, speed, lag and log. Keys are shown at the foot. Leaving it,
 changes nothing for the run. RUN is an id that `ps` shows, the beginning of one, or the run folder.
 
 options:
+  --web [PORT]        serve the view as a page on loopback, and print its address
   --record S FILE     write the next S seconds to FILE (.pftrace or .json) and leave
   --screenshot FILE   write one picture of the view (.svg) and leave
   -h, --help          this text"""
@@ -38,15 +40,19 @@ def command(arguments: Sequence[str]) -> int:
     if any(given in ("-h", "--help") for given in arguments):
         print(HELP)
         return exits.OK
-    rest, picture = list(arguments), None
+    rest, picture, port = list(arguments), None, None
     if "--record" in rest:
         return _record(rest)
     if "--screenshot" in rest:
         at = rest.index("--screenshot")
         picture = _picture(rest[at + 1 : at + 2])
         del rest[at : at + 2]
+    if "--web" in rest:
+        port = _port(rest)
     if len(rest) > 1 or any(given.startswith("-") for given in rest):
         raise BadInput("attach", f"unknown argument {rest[-1]!r}", fix="see attach --help")
+    if port is not None:
+        return _serve(rest[0] if rest else None, port)
     if picture is None and not sys.stdout.isatty():
         raise BadInput("attach", "this is no terminal", fix="use `diagnose`, `trace` or --record")
     return _show(rest[0] if rest else None, picture)
@@ -66,6 +72,31 @@ def _show(run: str | None, picture: Path | None) -> int:
         picture.write_text(asyncio.run(_drawn(view)))
     print(picture)
     return exits.OK
+
+
+def _serve(run: str | None, port: int) -> int:
+    from rlinf_async.tracing.views.web import PageServer
+
+    with Viewer.connect(find_run(run)) as viewer:
+        try:
+            server = PageServer(viewer, port)
+        except OSError as cause:
+            raise BadInput("--web", f"port {port} cannot be used: {cause.strerror}") from cause
+        print(f"{server.address}  (Ctrl-C ends it; the run goes on)", flush=True)
+        os.nice(NICENESS)
+        with server, contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+    return exits.OK
+
+
+def _port(rest: list[str]) -> int:
+    """Take `--web` and the number behind it out of `rest`; 0: any free port."""
+    at = rest.index("--web")
+    given = rest[at + 1] if len(rest) > at + 1 and rest[at + 1].isdigit() else None
+    del rest[at : at + (1 if given is None else 2)]
+    if given is not None and not 0 < int(given) < 65536:
+        raise BadInput("--web", "no port", expected="1 to 65535", got=given)
+    return 0 if given is None else int(given)
 
 
 async def _drawn(view: Any) -> str:
