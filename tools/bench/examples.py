@@ -44,6 +44,13 @@ class Example:
     common: dict[str, Any] = field(default_factory=dict)
 
 
+PENDULUM: dict[str, Any] = {
+    "env": "InvertedPendulum-v5",
+    "iterations": 120,
+    "hidden": (64, 64),
+}
+"""Off-policy learners on 7,680 steps, 6,720 updates at most, of nets that a core is quick with."""
+
 EXAMPLES = {
     "pixels": Example(
         script="examples/ppo_pixels.py",
@@ -77,6 +84,30 @@ EXAMPLES = {
         variants={f"lag {lag}": {"max-lag": lag} for lag in (0, 2, 4)},
         target=900.0,
         common={"iterations": 300},
+    ),
+    "sac": Example(
+        script="examples/sac_mujoco.py",
+        title="SAC on InvertedPendulum-v5",
+        file="pendulum-sac",
+        variants={"sac": {"n-step": 1}, "prioritised": {"prioritised": 0.6}},
+        target=900.0,
+        common={**PENDULUM, "learning-rate": 1e-3},
+    ),
+    "td3": Example(
+        script="examples/td3.py",
+        title="TD3 on InvertedPendulum-v5",
+        file="pendulum-td3",
+        variants={"td3": {}},
+        target=900.0,
+        common=PENDULUM,
+    ),
+    "crossq": Example(
+        script="examples/crossq.py",
+        title="CrossQ on InvertedPendulum-v5",
+        file="pendulum-crossq",
+        variants={"crossq": {}},
+        target=900.0,
+        common={**PENDULUM, "critic-hidden": (128, 128)},
     ),
 }
 

@@ -40,7 +40,9 @@ class Steady:
 
 def run_command(script: str, options: Mapping[str, Any]) -> list[str]:
     """`python -m rlinf_async run SCRIPT --option value ...`, to be run from the project's root."""
-    flags = [part for key, value in options.items() for part in (f"--{key}", str(value))]
+    flags: list[str] = []
+    for key, value in options.items():
+        flags += [f"--{key}", *map(str, value if isinstance(value, tuple) else (value,))]
     return [sys.executable, "-m", "rlinf_async", "run", script, *flags]
 
 
