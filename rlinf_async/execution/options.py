@@ -16,7 +16,7 @@ from rlinf_async.errors import BadInput
 class EngineOptions:
     """Where and how the work runs; none of these changes what the script means."""
 
-    mode: Literal["auto", "serial", "collocated", "disaggregated", "hybrid"] = "collocated"
+    mode: Literal["auto", "serial", "collocated", "disaggregated", "hybrid"] = "auto"
     """auto: measures the others while the run goes on, and changes to the fastest. serial:
     everything in this process. collocated: phases alternate on all cores. disaggregated: each phase
     has its own cores and they overlap. hybrid: they overlap, and collecting has all cores that
