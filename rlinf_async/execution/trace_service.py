@@ -98,13 +98,14 @@ class TraceService:
     def _tick(self) -> None:
         run = self._run
         with run.recorder.span("trace.status"):
-            tell(run.recorder, command=run.progress.phase, command_age_s=0.0)
             self._status = self._look()
             self._note(self._status)
             for viewer in tuple(self._viewers):
                 self._tell(viewer)
 
     def _look(self) -> dict[str, Any]:
+        # Told with every status, so that the accounts of the stages are of the same moment.
+        tell(self._run.recorder, command=self._run.progress.phase, command_age_s=0.0)
         watched, status = self._run.watched, dataclasses.asdict(self._run.status())
         self._number += 1
         return {
