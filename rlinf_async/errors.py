@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import difflib
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -139,10 +139,12 @@ class StreamClosed(EngineError):
 class PlanReady(RlinfError):
     """Not a failure: what `plan` wanted to know is known, and the job need not go on."""
 
-    def __init__(self, document: dict[str, Any]) -> None:
+    def __init__(
+        self, document: dict[str, Any], what_if: Callable[[int], list[dict[str, Any]]]
+    ) -> None:
         super().__init__("the plan is ready")
-        self.document = document
-        """Plain values; see `execution.plan_report`."""
+        self.document, self.what_if = document, what_if
+        """Plain values, and the same of other numbers of cores; see `execution.plan_report`."""
 
 
 def describe_exit(exit_code: int) -> str:

@@ -85,18 +85,13 @@ def _script_plan(arguments: list[str], cores: int | None) -> dict[str, Any]:
         ready = next((each for each in leaves(error) if isinstance(each, PlanReady)), None)
         if ready is None:
             raise next(iter(leaves(error)), error) from None
-        return _finished(given, ready.document, cores)
+        document = {"script": given, **ready.document}
+        if cores is not None:
+            document["what_if"] = {"cores": cores, "candidates": ready.what_if(cores)}
+        return document
     finally:
         shutil.rmtree(parent, ignore_errors=True)
     raise EngineError(f"{given} ended before its plan was ready; give it more iterations")
-
-
-def _finished(script: str, document: dict[str, Any], cores: int | None) -> dict[str, Any]:
-    what_if = document.pop("what_if")
-    document["script"] = script
-    if cores is not None:
-        document["what_if"] = {"cores": cores, "candidates": what_if(cores)}
-    return document
 
 
 def _cluster_plan(asked: dict[str, Any]) -> dict[str, Any]:

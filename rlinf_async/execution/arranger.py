@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from rlinf_async.execution.crew import Crew
 from rlinf_async.execution.leases import Leases
 from rlinf_async.execution.logs import get_logger
 from rlinf_async.execution.phase_times import PhaseTimes
-from rlinf_async.execution.plan_report import plan_document
+from rlinf_async.execution.plan_report import plan_document, predicted_on
 from rlinf_async.scheduling.arrangements import NARROW, lease_devices, sizes, while_training
 from rlinf_async.scheduling.leases import LeaseTable
 from rlinf_async.scheduling.ledger import Ledger
@@ -137,7 +138,8 @@ class Arranger:
         """Log and keep the decisions that are new."""
         assert self._planner is not None
         if self._only_plan and self._planner.records:
-            raise PlanReady(plan_document(self._planner, self.crew))
+            document = plan_document(self._planner, self.crew)
+            raise PlanReady(document, functools.partial(predicted_on, self._planner))
         new = self._planner.records[self._written :]
         self._written += len(new)
         for record in new:

@@ -41,36 +41,32 @@ def plan_document(planner: LivePlanner, crew: Crew) -> dict[str, Any]:
         "chosen": record.chosen,
         "reason": record.reason,
         "memory_bytes": {"rows": crew.pool_bytes(), "hosts": crew.peak_bytes()},
-        "what_if": WhatIf(planner),
     }
 
 
-class WhatIf:
-    """Predictions for other numbers of cores, from the same costs."""
+def predicted_on(planner: LivePlanner, cores: int) -> list[dict[str, Any]]:
+    """Every arrangement on another number of cores, fastest first, by the costs learnt so far.
 
-    def __init__(self, planner: LivePlanner) -> None:
-        self._planner = planner
-
-    def __call__(self, cores: int) -> list[dict[str, Any]]:
-        """Every arrangement on `cores`, fastest first; what was not measured is marked."""
-        found = []
-        for choice in self._planner.choices:
-            sizes = _resized(choice.sizes, cores)
-            if choice.probe or sizes is None:
-                continue
-            each = self._planner.costs.predict(sizes)
-            found.append(
-                {
-                    "plan": choice.name,
-                    "predicted_s": each.seconds,
-                    "low_s": each.low,
-                    "high_s": each.high,
-                    "parts_s": self._planner.costs.parts(sizes),
-                    "cores": sizes.cores,
-                    "extrapolated": each.extrapolated,
-                }
-            )
-        return sorted(found, key=lambda each: each["predicted_s"])
+    What lies outside the measured range is marked as `extrapolated`.
+    """
+    found = []
+    for choice in planner.choices:
+        sizes = _resized(choice.sizes, cores)
+        if choice.probe or sizes is None:
+            continue
+        each = planner.costs.predict(sizes)
+        found.append(
+            {
+                "plan": choice.name,
+                "predicted_s": each.seconds,
+                "low_s": each.low,
+                "high_s": each.high,
+                "parts_s": planner.costs.parts(sizes),
+                "cores": sizes.cores,
+                "extrapolated": each.extrapolated,
+            }
+        )
+    return sorted(found, key=lambda each: each["predicted_s"])
 
 
 def _resized(sizes: Sizes, cores: int) -> Sizes | None:
