@@ -22,6 +22,7 @@ from rlinf_async.scheduling.ledger import Ledger
 from rlinf_async.scheduling.live_costs import IterationTimes, LiveCosts
 from rlinf_async.scheduling.live_planner import Choice, LivePlanner
 from rlinf_async.scheduling.placement import Placement
+from rlinf_async.tracing.recorder import current
 
 log = get_logger()
 
@@ -125,6 +126,7 @@ class Arranger:
 
     def _arrange(self, name: str) -> None:
         placement = self._choices[name]
+        current().instant(f"arrange {name}")
         self.crew.placement = placement
         self.leases.rearrange(lease_devices(placement))
         self._move({plan.name: plan.cores for plan in placement.hosts})
@@ -144,6 +146,7 @@ class Arranger:
         self._written += len(new)
         for record in new:
             log.info("plan", chosen=record.chosen, reason=record.reason)
+            current().instant(f"plan {record.chosen}", record.iteration)
             with self._records.open("ab") as file:
                 file.write(_line(record.to_json()))
 

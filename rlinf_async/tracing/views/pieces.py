@@ -77,6 +77,8 @@ def numbers(status: Mapping[str, Any], history: Sequence[Sequence[float]]) -> Te
     if now["return_mean"] is not None:
         _pair(text, "return", f"{now['return_mean']:,.1f}")
     _pair(text, "lag", f"{low}/{mean:.1f}/{high} of {status['max_lag']}")
+    if now.get("plan"):
+        _pair(text, "plan", now["plan"])
     late_ms = now["loop_lag_ms"]
     _pair(text, "loop late", f"{late_ms:.0f} ms", style="#f85149" if late_ms >= 50 else TEXT)
     _pair(text, "memory", f"{sum(h.get('rss_bytes', 0) for h in status['hosts']) / 2**20:,.0f} MiB")
