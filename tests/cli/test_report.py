@@ -72,7 +72,7 @@ def test_run_folder_describes_the_run_before_it_starts(session, write_script, go
     described = orjson.loads((folder / "run.json").read_bytes())
     assert described["seed"] == described["engine"]["seed"] == 5
     assert described["config"] == {"env_count": 9, "max_lag": 0, "kind": "a"}
-    assert described["engine"]["mode"] == "collocated"
+    assert described["engine"]["mode"] == "auto"
     assert described["versions"]["numpy"].startswith("2.")
     assert described["command"][:5] == ["python", "-m", "rlinf_async", "run", str(path)]
     assert described["machine"]["cores"] >= 1

@@ -46,7 +46,8 @@ class OneHost:
     """A host of its own for one rollout and one render worker."""
 
     def __init__(self, pools):
-        self.recorder, self.workers, self._pools = Recorder("host", 4096), {}, pools
+        self.host, self.workers, self._pools = "host", {}, pools
+        self.recorder = Recorder(self.host, 4096)
 
     def rows(self, pool, row):
         return self._pools[pool][row]
