@@ -127,14 +127,15 @@ class Arranger:
     def _arrange(self, name: str) -> None:
         placement = self._choices[name]
         current().instant(f"arrange {name}")
-        self.crew.placement = placement
         self.leases.rearrange(lease_devices(placement))
+        self.crew.placement = placement
         self._move({plan.name: plan.cores for plan in placement.hosts})
 
     def _move(self, cores: Mapping[str, tuple[int, ...]]) -> None:
-        for plan in self.crew.placement.hosts:
-            if plan.name in cores:
-                self.crew.host(plan).move(cores[plan.name])
+        for name, wanted in cores.items():
+            # A host that is not started yet starts where the placement says.
+            if (host := self.crew.find(name)) is not None:
+                host.move(wanted)
 
     def _tell(self) -> None:
         """Log and keep the decisions that are new."""

@@ -139,6 +139,10 @@ class Crew:
         """The running host of a plan."""
         return self._hosts[plan.name]
 
+    def find(self, name: str) -> Host | None:
+        """The running host of that name; None before it is started."""
+        return self._hosts.get(name)
+
     def with_role(self, role: str) -> list[tuple[HostPlan, Host]]:
         """The hosts that play `role`."""
         return [(p, self._hosts[p.name]) for p in self.placement.hosts if role in p.roles]
