@@ -19,7 +19,7 @@ from rlinf_async.execution.plan_report import plan_document, predicted_on
 from rlinf_async.scheduling.arrangements import NARROW, lease_devices, sizes, while_training
 from rlinf_async.scheduling.leases import LeaseTable
 from rlinf_async.scheduling.ledger import Ledger
-from rlinf_async.scheduling.live_costs import IterationTimes, LiveCosts
+from rlinf_async.scheduling.live_costs import LiveCosts
 from rlinf_async.scheduling.live_planner import Choice, LivePlanner
 from rlinf_async.scheduling.placement import Placement
 from rlinf_async.tracing.recorder import current
@@ -101,7 +101,7 @@ class Arranger:
             if moves:
                 self._move({plan.name: plan.cores for plan in self.crew.placement.hosts})
 
-    def iteration_ended(self) -> IterationTimes:
+    def iteration_ended(self) -> None:
         """A version went live: the planner hears of it and may rearrange."""
         times = self.times.take()
         if self._planner is not None and not self._pinned:
@@ -110,7 +110,6 @@ class Arranger:
             self._tell()
             if after != before:
                 self._arrange(after)
-        return times
 
     def describe(self) -> str:
         """The arrangement in force and how it came to be, for displays."""

@@ -196,7 +196,8 @@ def parameter_views(
     return views
 
 
-def _check_nets(who: str, spaces: Spaces, hidden: tuple[int, ...], activation: str) -> None:
+def check_vectors(who: str, spaces: Spaces, *, fix: str = "") -> None:
+    """BadInput where an observation is no vector of floats."""
     for spec in spaces.observation:
         if len(spec.shape) != 1 or not spec.dtype.startswith("float"):
             raise BadInput(
@@ -204,8 +205,12 @@ def _check_nets(who: str, spaces: Spaces, hidden: tuple[int, ...], activation: s
                 f"observation {spec.name!r} is no vector of floats",
                 expected="shape [n], float32",
                 got=f"shape {list(spec.shape)}, {spec.dtype}",
-                fix="write a torch.nn.Module policy for such observations",
+                fix=fix,
             )
+
+
+def _check_nets(who: str, spaces: Spaces, hidden: tuple[int, ...], activation: str) -> None:
+    check_vectors(who, spaces, fix="write a torch.nn.Module policy for such observations")
     if not spaces.observation or _observation_size(spaces) < 1:
         raise BadInput(who, "the observations are empty", expected="at least one number")
     if not hidden or not all(isinstance(units, int) and units >= 1 for units in hidden):

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.spaces import ActionSpec, Spaces
+from rlinf_async.models.policies import check_vectors
 
 if TYPE_CHECKING:
     from rlinf_async.models.squashed_acting import SquashedActor, SquashedChooser
@@ -183,14 +184,7 @@ def _initial(shapes: Shapes, rng: np.random.Generator) -> Float32:
 def _check(policy: SquashedPolicy) -> None:
     who, spaces = type(policy).__name__, policy.spaces
     object.__setattr__(policy, "hidden", tuple(policy.hidden))
-    for spec in spaces.observation:
-        if len(spec.shape) != 1 or not spec.dtype.startswith("float"):
-            raise BadInput(
-                who,
-                f"observation {spec.name!r} is no vector of floats",
-                expected="shape [n], float32",
-                got=f"shape {list(spec.shape)}, {spec.dtype}",
-            )
+    check_vectors(who, spaces)
     if not policy.hidden or not all(isinstance(n, int) and n >= 1 for n in policy.hidden):
         raise BadInput(who, "hidden", expected="at least one layer of units", got=policy.hidden)
     action = spaces.action

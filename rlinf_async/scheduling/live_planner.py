@@ -80,6 +80,7 @@ class _Block:
     """Iterations of one measurement: where phases alternate, k + 1 batches are collected in one
     turn and trained in the next."""
     times: list[IterationTimes] = field(default_factory=list)
+    """Of a trial; a plan that is held keeps none, however long it is."""
     _open: list[IterationTimes] = field(default_factory=list)
 
     def add(self, times: IterationTimes) -> IterationTimes | None:
@@ -92,7 +93,6 @@ class _Block:
             return None
         mean = IterationTimes.mean(self._open)
         self._open = []
-        self.times.append(mean)
         return mean
 
     @property
@@ -165,6 +165,7 @@ class LivePlanner:
             # After a change of load the shape of the costs is the same, only their speed is not.
             learn = self._costs.follow if self.records else self._costs.learn
             learn(sizes, mean)
+            self._block.times.append(mean)
         if self._block.full:
             self._trials.add(self.current, self._block)
             self._next()

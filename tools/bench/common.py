@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -182,6 +182,12 @@ def missing_peer(name: str) -> NoReturn:
         file=sys.stderr,
     )
     sys.exit(MISSING_PEER)
+
+
+def tell_round(number: int, figures: Mapping[str, float]) -> None:
+    """Print what one round of several has shown."""
+    shown = "  ".join(f"{key} {value:,.4g}" for key, value in figures.items())
+    print(f"round {number}: {shown}", flush=True)
 
 
 def machine() -> dict[str, Any]:

@@ -13,7 +13,7 @@ import importlib.util
 import sys
 from typing import Any
 
-from common import BENCH, emit, machine_to_itself, median, missing_peer, run_json
+from common import BENCH, emit, machine_to_itself, median, missing_peer, run_json, tell_round
 from runs import run_ours, steady
 
 EXAMPLE = "examples/sac_mujoco.py"
@@ -61,8 +61,7 @@ def one_round(args: argparse.Namespace, seed: int) -> dict[str, float]:
         "cpu_ms_per_step_sb3": theirs["cpu_s_per_step"] * 1e3,
         "others_cores": ours.others_cores,
     }
-    shown = "  ".join(f"{key} {value:,.4g}" for key, value in figures.items())
-    print(f"round {seed}: {shown}", flush=True)
+    tell_round(seed, figures)
     return figures
 
 

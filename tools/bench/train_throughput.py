@@ -13,7 +13,7 @@ import importlib.util
 import sys
 from typing import Any
 
-from common import BENCH, Meter, emit, machine_to_itself, median, missing_peer, run_json
+from common import BENCH, Meter, emit, machine_to_itself, median, missing_peer, run_json, tell_round
 from runs import EXAMPLE, FinishedRun, run_ours, steady
 
 ENV, ENVS, HORIZON = "HalfCheetah-v5", 64, 32
@@ -87,8 +87,7 @@ def one_round(args: argparse.Namespace, seed: int) -> dict[str, float]:
         "cpu_us_per_step_lag1": lag1.cpu_s_per_step * 1e6,
         "cpu_us_per_step_sb3": theirs["cpu_s_per_step"] * 1e6,
     }
-    shown = "  ".join(f"{key} {value:,.4g}" for key, value in figures.items())
-    print(f"round {seed}: {shown}", flush=True)
+    tell_round(seed, figures)
     return figures
 
 
