@@ -41,6 +41,8 @@ class Config:
     """Passes over each batch."""
     minibatch: int = 256
     """Env steps in one optimizer step."""
+    shards: int = 1
+    """Parts of a minibatch's gradient; cores that are idle while training runs compute some."""
     learning_rate: float = 1e-3
     """Of the first iteration; it falls to 0 in a straight line."""
     channels: int = 16
@@ -100,6 +102,7 @@ async def main(run: Run, cfg: Config) -> None:
                 optimizer=Adam(learning_rate=linear(cfg.learning_rate, 0.0), max_grad_norm=0.5),
                 epochs=cfg.epochs,
                 minibatch=cfg.minibatch,
+                shards=cfg.shards,
             )
             await pipe.publish()
             run.log(report)

@@ -5,6 +5,7 @@ from rlinf_async.execution.roles import register_role
 register_role("render", "rlinf_async.workers.render:RenderWorker")
 register_role("rollout", "rlinf_async.workers.rollout:RolloutWorker")
 register_role("train", "rlinf_async.workers.train:TrainWorker")
+register_role("gradient", "rlinf_async.workers.gradient:GradientWorker")
 register_role("draw", "rlinf_async.workers.draw:DrawWorker")
 register_role("evaluate", "rlinf_async.workers.evaluate:EvaluateWorker")
 register_role("replay", "rlinf_async.workers.replay:ReplayWorker")

@@ -10,6 +10,8 @@ import numpy as np
 
 from rlinf_async.algorithms.learner import Learner, make_learner
 from rlinf_async.algorithms.normalizers import ReturnScaler, Statistics, sub_steps
+from rlinf_async.algorithms.spread import Spread
+from rlinf_async.communication.lockstep import Leader
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.checkpoint import read_checkpoint, write_checkpoint
 from rlinf_async.execution.logs import get_logger
@@ -62,6 +64,7 @@ class TrainWorker(Worker):
         self._scaler: ReturnScaler | None = None
         self._scales: dict[int, float] = {}
         self._gathered: dict[str, np.ndarray] = {}
+        self._spread: Spread | None = None
 
     def describe(self) -> dict[str, Any]:
         """The fields of a weights row as `[name, shape, dtype]`."""
@@ -84,24 +87,41 @@ class TrainWorker(Worker):
         shards: int,
     ) -> dict[str, str]:
         """Make the learner; returns its name and why it was chosen."""
-        estimator = rebuild(advantages, where="pipe.train(advantages)")
-        self._learner = make_learner(
+        settings = {
+            "loss": loss,
+            "advantages": advantages,
+            "optimizer": optimizer,
+            "epochs": epochs,
+            "minibatch": minibatch,
+            "shards": shards,
+        }
+        self._learner = learner_of(
             self._policy,
             self._spaces,
-            loss=rebuild(loss, where="pipe.train(loss)"),
-            optimizer=rebuild(optimizer, where="pipe.train(optimizer)"),
-            advantages=estimator,
-            epochs=epochs,
-            minibatch=minibatch,
+            settings=settings,
             normalize=self._normalize,
             iterations=self._iterations,
             max_lag=self._max_lag,
             lag=self._lag,
-            shards=shards,
         )
         self._learner.load(self._initial)
-        self._gamma = estimator.gamma
+        self._gamma = rebuild(advantages, where="pipe.train(advantages)").gamma
         return {"name": self._learner.name, "reason": self._learner.reason}
+
+    def lead(self, address: str) -> bool:
+        """Wait at `address` for workers that compute shards of the gradient.
+
+        False, and nobody need come, where the learner's gradient does not come in shards.
+        """
+        # Only configurations that torch trains have shards, and `torch` takes long to import.
+        from rlinf_async.algorithms.torch_learner import TorchLearner
+
+        if not isinstance(self._learner, TorchLearner):
+            return False
+        shards, parameters = self._learner.shards, self._learner.parameters.size
+        self._spread = Spread(Leader(address), shards=shards, parameters=parameters)
+        self._learner.spread = self._spread
+        return True
 
     def configure_off_policy(
         self,
@@ -132,6 +152,16 @@ class TrainWorker(Worker):
         self._learner.load(self._initial)
         self._gamma = record.gamma
         return {"name": self._learner.name, "reason": self._learner.reason}
+
+    def train_spread(
+        self, batch: Batch, row: int, followers: int, limit_s: float
+    ) -> dict[str, float]:
+        """`train`, with so many gradient workers taking part."""
+        assert self._spread is not None, "train_spread before lead"
+        self._spread.begin(followers, limit_s=limit_s)
+        metrics = self.train(batch, row)
+        self._spread.end()
+        return metrics
 
     def train(self, batch: Batch, row: int) -> dict[str, float]:
         """One iteration on `batch`; version n + 1 is written into weights row `row`."""
@@ -190,6 +220,11 @@ class TrainWorker(Worker):
             optimizer=optimizer,
         )
 
+    def close(self) -> None:
+        """Let gradient workers go."""
+        if self._spread is not None:
+            self._spread.close()
+
     def _gather(self, batch: Batch) -> Mapping[str, np.ndarray]:
         """The fields of all segments side by side along the slot axis, in cell order."""
         parts = [segment.arrays for segment in batch.segments]
@@ -241,3 +276,32 @@ class TrainWorker(Worker):
             )
         self._initial = checkpoint.parameters
         self._statistics = Statistics.from_row(checkpoint.statistics, self._spaces)
+
+
+def learner_of(
+    policy: Any,
+    spaces: Spaces,
+    *,
+    settings: Mapping[str, Any],
+    normalize: bool,
+    iterations: int,
+    max_lag: int,
+    lag: Literal["exact", "free"],
+) -> Learner:
+    """The learner for the settings of `pipe.train`, whose records are still in words."""
+    records = {
+        name: rebuild(settings[name], where=f"pipe.train({name})")
+        for name in ("loss", "advantages", "optimizer")
+    }
+    return make_learner(
+        policy,
+        spaces,
+        **records,
+        epochs=settings["epochs"],
+        minibatch=settings["minibatch"],
+        shards=settings["shards"],
+        normalize=normalize,
+        iterations=iterations,
+        max_lag=max_lag,
+        lag=lag,
+    )

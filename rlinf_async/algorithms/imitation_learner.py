@@ -30,7 +30,7 @@ class ImitationLearner(TorchLearner):
 
     def __init__(self, policy: Any, *, spaces: Spaces, loss: CloningLoss, **arguments: Any) -> None:
         super().__init__(policy, loss=loss, **arguments)
-        self._cloning, self._keep = loss, loss.keep
+        self._keep = loss.keep
         self._names = [spec.name for spec in spaces.observation]
         self._batches: list[Entries] = []
         self._demonstrations: Entries | None = None
@@ -50,9 +50,7 @@ class ImitationLearner(TorchLearner):
         if self._keep:
             self._batches = [*self._batches, self._entries_of(batch)][-self._keep :]
         entries = self._imitated(statistics)
-        progress = version / self._iterations
-        self._loss = self._cloning.at(progress)
-        self._adam.rate = self._optimizer.rate(progress)
+        self.begin(version / self._iterations)
         metrics = self._run_epochs(entries, seed=seed, version=version)
         return {**metrics, "imitated_entries": float(len(entries["action"]))}
 

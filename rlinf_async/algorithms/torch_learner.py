@@ -38,10 +38,12 @@ from rlinf_async.algorithms.learner import (
 )
 from rlinf_async.algorithms.losses import BuiltinLoss, CloningLoss, PPOLoss
 from rlinf_async.algorithms.losses_torch import builtin_loss
+from rlinf_async.algorithms.module_evaluator import ModuleEvaluator
 from rlinf_async.algorithms.normalizers import Statistics
 from rlinf_async.algorithms.optimizers import Adam
 from rlinf_async.algorithms.reference import Reference
 from rlinf_async.algorithms.self_check import first_log_ratio
+from rlinf_async.algorithms.spread import Spread, shards_of
 from rlinf_async.errors import BadInput
 from rlinf_async.models.modules import as_module, flatten, policy_calls
 
@@ -82,11 +84,14 @@ class TorchLearner:
         self._record, self._loss, self._optimizer = loss, loss, optimizer
         self._reference = Reference(loss, normalize=normalize)
         self._epochs, self._minibatch = epochs, minibatch
-        self._iterations, self._shards = iterations, shards
+        self._iterations, self.shards = iterations, shards
         self._prepare = preparation(loss, advantages, normalized=normalize, joined=False)
         self._evaluator = ModuleEvaluator(self.module, rows=minibatch)
         self.guard = NonFiniteGuard()
         self._buffers: Minibatch = {}
+        self._progress = 0.0
+        self.spread: Spread | None = None
+        """Through which other processes compute shards of the gradient; None: all are its own."""
 
     @property
     def parameters(self) -> Float32:
@@ -133,10 +138,7 @@ class TorchLearner:
             version=version,
             evaluator=self._evaluator,
         )
-        progress = version / self._iterations
-        if isinstance(self._record, BuiltinLoss):
-            self._loss = self._record.at(progress)
-        self._adam.rate = self._optimizer.rate(progress)
+        self.begin(version / self._iterations)
         entries = self._entries(prepared, batch)
         if self._reference.wanted:
             entries["logp_reference"] = self._reference.logp(
@@ -146,24 +148,63 @@ class TorchLearner:
         metrics["explained_variance"] = explained_variance(prepared.value_old, prepared.returns)
         return metrics
 
+    def begin(self, progress: float) -> None:
+        """Schedules stand where they are after this share of the run."""
+        self._progress = progress
+        if isinstance(self._record, BuiltinLoss):
+            self._loss = self._record.at(progress)
+        self._adam.rate = self._optimizer.rate(progress)
+
+    @property
+    def gradient(self) -> Float32:
+        """The live gradient [P]; it changes with every shard."""
+        live: Float32 = self._adam.gradient.numpy()
+        return live
+
+    def minibatch(self, arrays: Mapping[str, Array]) -> Minibatch:
+        """A mini-batch of arrays [n, ...], by reference."""
+        return {name: torch.from_numpy(rows) for name, rows in arrays.items()}
+
+    def cuts(self, part: Minibatch) -> list[slice]:
+        """Where a mini-batch is cut into shards."""
+        return even_parts(len(part["logp"]), self.shards)
+
+    def shard_gradient(
+        self, part: Minibatch, at: slice, *, fresh: bool
+    ) -> tuple[dict[str, Tensor], bool]:
+        """Add the gradient of the shard `at` to `gradient`, which begins at zero if `fresh`.
+
+        Returns the shard's part of the metrics, and whether its loss is finite.
+        """
+        if fresh:
+            self._adam.gradient.zero_()
+        count = part["logp"].numel()
+        whole = at.stop - at.start == len(part["logp"])
+        shard = part if whole else {name: rows[at] for name, rows in part.items()}
+        loss, parts = self._loss_of(shard, count)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return parts, bool(torch.isfinite(loss.detach()))
+
     def _run_epochs(
         self, entries: dict[str, Array], *, seed: int, version: int
     ) -> dict[str, float]:
         """Optimizer steps over all mini-batches of all epochs, and their metrics."""
         sums = _Sums()
         skipped_before = self.guard.skipped
-        for number, part in enumerate(self._parts(entries, seed, version)):
+        for number, (at, part) in enumerate(self._parts(entries, seed, version)):
             if number == 0:
                 sums.extra.update(self._self_check(part, version))
-            if not self._step(part, sums):
+            if not self._step(at, part, sums):
                 break
         metrics = sums.means()
         metrics["learning_rate"] = self._adam.rate
         metrics["skipped_steps"] = float(self.guard.skipped - skipped_before)
         return metrics
 
-    def _parts(self, entries: dict[str, Array], seed: int, version: int) -> Iterator[Minibatch]:
-        """The mini-batches of all epochs; each is overwritten in the next epoch."""
+    def _parts(
+        self, entries: dict[str, Array], seed: int, version: int
+    ) -> Iterator[tuple[slice, Minibatch]]:
+        """The mini-batches of all epochs with their places; the next epoch overwrites them."""
         units = len(entries["logp"])
         at_once = max(1, self._minibatch * units // entries["logp"].size)
         for epoch in range(self._epochs):
@@ -172,7 +213,7 @@ class TorchLearner:
             for at in minibatches(units, at_once):
                 part = {name: rows[at] for name, rows in shuffled.items()}
                 self._normalize_minibatch(part)
-                yield part
+                yield at, part
 
     def _entries(self, prepared: Prepared, batch: Mapping[str, Array]) -> dict[str, Array]:
         """The arrays [units, ...] that an epoch shuffles, by their name in a mini-batch."""
@@ -200,20 +241,22 @@ class TorchLearner:
 
     def _shuffle(self, entries: dict[str, Array], order: npt.NDArray[np.int64]) -> Minibatch:
         """The entries in this order, in buffers that the next call overwrites."""
-        shuffled: Minibatch = {}
+        shapes = {name: rows.shape for name, rows in entries.items()}
+        if {name: buffer.shape for name, buffer in self._buffers.items()} != shapes:
+            self._buffers = self.minibatch(
+                {name: np.empty(rows.shape, rows.dtype) for name, rows in entries.items()}
+                if self.spread is None
+                else self.spread.buffers(entries)
+            )
         for name, rows in entries.items():
-            buffer = self._buffers.get(name)
-            if buffer is None or buffer.shape != rows.shape:
-                buffer = torch.from_numpy(np.empty(rows.shape, dtype=rows.dtype))
-                self._buffers[name] = buffer
             # `clip` lets numpy write straight into `out`; the order has no index out of range.
-            np.take(rows, order, axis=0, out=buffer.numpy(), mode="clip")
-            shuffled[name] = buffer
-        return shuffled
+            np.take(rows, order, axis=0, out=self._buffers[name].numpy(), mode="clip")
+        return self._buffers
 
     def _normalize_minibatch(self, part: Minibatch) -> None:
         if isinstance(self._loss, PPOLoss) and self._loss.normalize_advantages == "minibatch":
-            part["advantage"] = torch.from_numpy(normalized(part["advantage"].numpy()))
+            advantage = part["advantage"].numpy()
+            np.copyto(advantage, normalized(advantage))
 
     def _self_check(self, part: Minibatch, version: int) -> dict[str, float]:
         """The log-ratio of entries of this version must be 0 before the first step."""
@@ -235,22 +278,12 @@ class TorchLearner:
         """The columns [N] of a mini-batch, in the order of `_evaluate`."""
         return part
 
-    def _step(self, part: Minibatch, sums: _Sums) -> bool:
+    def _step(self, at: slice, part: Minibatch, sums: _Sums) -> bool:
         """One optimizer step, or none where the loss or its gradient is not finite.
 
         False, without a step, where the update is over because the policy went too far.
         """
-        count = part["logp"].numel()
-        self._adam.gradient.zero_()
-        totals: list[dict[str, Tensor]] = []
-        finite = True
-        for at in even_parts(len(part["logp"]), self._shards):
-            shard = part if self._shards == 1 else {n: rows[at] for n, rows in part.items()}
-            loss, parts = self._loss_of(shard, count)
-            # Gradients of the shards are added one after the other into the same tensor.
-            loss.backward()  # type: ignore[no-untyped-call]
-            finite = finite and bool(torch.isfinite(loss.detach()))
-            totals.append(parts)
+        totals, finite = self._total_gradient(at, part)
         norm = self._adam.norm()
         if not (finite and np.isfinite(norm)):
             self.guard.skip(lambda: {name: rows.numpy().copy() for name, rows in part.items()})
@@ -266,6 +299,28 @@ class TorchLearner:
         sums.add(totals, norm)
         return True
 
+    def _total_gradient(self, at: slice, part: Minibatch) -> tuple[list[dict[str, Tensor]], bool]:
+        """The gradients of all shards, added in their order; metrics by shard; all finite or not.
+
+        A sum is the same whether its second part was added to zeros before or not.
+        """
+        cuts, spread = self.cuts(part), self.spread
+        followers = 0 if spread is None else spread.followers
+        if spread is not None and followers:
+            spread.ask(at, progress=self._progress, parameters=self.parameters)
+        totals: list[dict[str, Tensor]] = []
+        all_finite = True
+        for shard in shards_of(0, followers + 1, len(cuts)):
+            parts, finite = self.shard_gradient(part, cuts[shard], fresh=shard == 0)
+            all_finite = all_finite and finite
+            totals.append(parts)
+        if spread is not None and followers:
+            for result in spread.answers(len(cuts)):
+                self._adam.gradient.add_(torch.from_numpy(result.gradient))
+                all_finite = all_finite and result.finite
+                totals.append({n: torch.tensor(value) for n, value in result.metrics.items()})
+        return totals, all_finite
+
     def _loss_of(self, shard: Minibatch, count: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The shard's part of the loss over `count` entries, and of the metrics."""
         if not isinstance(self._loss, BuiltinLoss):
@@ -274,38 +329,6 @@ class TorchLearner:
             share = shard["logp"].numel() / count
             return loss * share, {name: torch.as_tensor(m) * share for name, m in parts.items()}
         return builtin_loss(self._loss, self._evaluate(shard), self._columns(shard), count)
-
-
-class ModuleEvaluator:
-    """A module's log-probs and values without gradient, in calls of at most `rows` rows."""
-
-    def __init__(self, module: nn.Module, *, rows: int) -> None:
-        self._module, self._rows = policy_calls(module), rows
-
-    def logp(
-        self, observations: Mapping[str, Array], action: Array, executed: Array | None = None
-    ) -> Float32:
-        """Log-probs [M] of `action`."""
-        result = np.empty(len(action), dtype=np.float32)
-        with torch.no_grad():
-            for at in self._slices(len(action)):
-                part = {name: torch.from_numpy(rows[at]) for name, rows in observations.items()}
-                mask = [] if executed is None else [torch.from_numpy(executed[at])]
-                logp, _, _ = self._module.evaluate(part, torch.from_numpy(action[at]), *mask)
-                result[at] = logp.numpy()
-        return result
-
-    def value(self, observations: Mapping[str, Array]) -> Float32:
-        """Values [M]."""
-        result = np.empty(len(next(iter(observations.values()))), dtype=np.float32)
-        with torch.no_grad():
-            for at in self._slices(len(result)):
-                part = {name: torch.from_numpy(rows[at]) for name, rows in observations.items()}
-                result[at] = self._module.value(part).numpy()
-        return result
-
-    def _slices(self, count: int) -> list[slice]:
-        return [slice(start, start + self._rows) for start in range(0, count, self._rows)]
 
 
 class _Sums:

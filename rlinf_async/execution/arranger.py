@@ -47,6 +47,7 @@ class Arranger:
         self._choices = dict(choices)
         self._planner: LivePlanner | None = None
         self._pinned = False
+        self._shards = 1
         self._written = 0
         self.times = PhaseTimes()
         self.leases = Leases(LeaseTable(lease_devices(crew.placement)))
@@ -56,14 +57,19 @@ class Arranger:
         self.times.take()
         if not self._choices:
             return
-        choices = [
-            Choice(name=name, sizes=sizes(each), probe=name == NARROW)
-            for name, each in self._choices.items()
-        ]
+        choices = self._sized()
         costs = LiveCosts(env_steps=env_steps, max_lag=ledger.max_lag)
         self._planner = LivePlanner(choices, costs, iterations=ledger.iterations)
         if not self._pinned:
             self._arrange(choices[0].name)
+
+    def spread(self, shards: int) -> tuple[str, ...]:
+        """The gradient comes in so many shards; returns the hosts that may compute some."""
+        self._shards = shards
+        if self._planner is not None:
+            self._planner.resize(self._sized())
+        wanted = [each.gradient for each in (self.crew.placement, *self._choices.values())]
+        return max(wanted, key=len)
 
     def pin(self, name: str) -> None:
         """Arrange the hosts as `name` and keep them so; `auto` gives them back to the planner.
@@ -122,6 +128,12 @@ class Arranger:
     def settled(self) -> bool:
         """Whether no trial is under way or to come, unless the load changes."""
         return self._planner is None or self._planner.state == "held"
+
+    def _sized(self) -> list[Choice]:
+        return [
+            Choice(name=name, sizes=sizes(each, self._shards), probe=name == NARROW)
+            for name, each in self._choices.items()
+        ]
 
     def _arrange(self, name: str) -> None:
         placement = self._choices[name]

@@ -62,15 +62,10 @@ class WorkerBuilder:
 
     async def _create_train(self) -> dict[str, Any]:
         host = self._crew.host(self._crew.placement.train_host)
-        options, ledger = self._run.options, self._ledger
+        options = self._run.options
         arguments = {
-            "policy": self._policy.factory,
-            "spaces": self._envs.spaces.to_json(),
-            "normalize": self._policy.normalize_observations,
+            **self.gradient_arguments(),
             "run_seed": options.seed,
-            "iterations": ledger.iterations,
-            "max_lag": ledger.max_lag,
-            "lag": options.lag,
             "dumps": str(self._run.folder.path / "dumps"),
             "init_from": None if options.init_from is None else str(options.init_from),
         }
@@ -79,6 +74,17 @@ class WorkerBuilder:
             "train", "describe", {}, deadline_s=self._start_s
         )
         return described
+
+    def gradient_arguments(self) -> dict[str, Any]:
+        """What a gradient worker is made with."""
+        return {
+            "policy": self._policy.factory,
+            "spaces": self._envs.spaces.to_json(),
+            "normalize": self._policy.normalize_observations,
+            "iterations": self._ledger.iterations,
+            "max_lag": self._ledger.max_lag,
+            "lag": self._run.options.lag,
+        }
 
     def _render_arguments(self, plan: HostPlan, drawing: dict[str, Any] | None) -> dict[str, Any]:
         cells = {str(c.number): [c.first_slot, c.slots] for c in self._cells_of(plan)}

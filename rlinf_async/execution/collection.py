@@ -17,6 +17,7 @@ from rlinf_async.execution.arranger import Arranger
 from rlinf_async.execution.building import WorkerBuilder
 from rlinf_async.execution.cells_clock import CellsClock
 from rlinf_async.execution.definitions import Envs, Policy
+from rlinf_async.execution.followers import Followers
 from rlinf_async.execution.hosts import Host
 from rlinf_async.execution.layout import Cell, segment_fields
 from rlinf_async.execution.logs import get_logger
@@ -60,6 +61,8 @@ class Collection:
         self.rows = (ledger.max_lag + 1) * ledger.cells
         self._start_s = run.options.start_timeout_s
         self._leases = arranger.leases
+        self._builder = WorkerBuilder(run, self._crew, policy, envs, ledger)
+        self._followers = Followers(self._crew, limit_s=self._start_s)
         self._clock = CellsClock(run.recorder.stage("rollout"))
         self._pool: RowPool
         self._ring: WeightRing
@@ -99,6 +102,8 @@ class Collection:
         chosen: dict[str, Any] = await train.call(
             "train", "configure", settings, deadline_s=self._start_s
         )
+        names = self.arranger.spread(settings["shards"])
+        await self._followers.open(names, settings, self._builder.gradient_arguments())
         return chosen
 
     async def configure_off_policy(self, settings: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +135,7 @@ class Collection:
         async with self._leases.hold("train", clock=clock):
             with self.arranger.training(), self._run.recorder.span("train", items=batch.env_steps):
                 arguments = {"batch": record_to_json(batch), "row": row}
-                metrics = await self._timed_call(train, "train", "train", arguments)
+                metrics = await self._train(train, arguments)
         self._next_weights_row = row
         self._admission.trained(batch.index)
         return TrainReport(
@@ -141,6 +146,18 @@ class Collection:
             metrics=metrics,
             episodes=batch.episodes,
         )
+
+    async def _train(self, train: Host, arguments: dict[str, Any]) -> dict[str, float]:
+        """The metrics of one iteration, with everyone taking part who computes gradients."""
+        metrics: dict[str, float]
+        if not self._followers.count:
+            metrics = await self._timed_call(train, "train", "train", arguments)
+            return metrics
+        limit_s = self._reply_s("train_spread")
+        spread = {**arguments, "followers": self._followers.count, "limit_s": limit_s}
+        leading = self._timed_call(train, "train", "train_spread", spread)
+        metrics = await self._followers.led(leading, limit_s=limit_s)
+        return metrics
 
     async def publish(self, version: int) -> None:
         """Make `version` live everywhere, then free the rows of the batch that it came from."""
@@ -180,10 +197,7 @@ class Collection:
 
     async def _build(self) -> None:
         """Create all workers, and make version 0 live."""
-        builder = WorkerBuilder(
-            self._run, self._crew, self._policy, self.envs, self._admission.ledger
-        )
-        self._weights = await builder.build(self._pool, self.horizon)
+        self._weights = await self._builder.build(self._pool, self.horizon)
         receivers = [host for _, host in self._crew.with_role("rollout")]
         self._ring = WeightRing(self._weights, self._admission, receivers, self._reply_s("adopt"))
         row = self._ring.first_row()

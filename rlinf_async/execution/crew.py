@@ -135,6 +135,10 @@ class Crew:
                     "link", "connect", arguments, deadline_s=START_DEADLINE_S
                 )
 
+    def socket_path(self, name: str) -> str:
+        """The place of a socket of that name in the run's private folder."""
+        return self._run.runtime_folder.socket_address(name).removeprefix("ipc://")
+
     def host(self, plan: HostPlan) -> Host:
         """The running host of a plan."""
         return self._hosts[plan.name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rlinf_async.errors import BadInput
@@ -31,7 +32,7 @@ def placed(
         fixed = read_placement(fixed, cores=run.cores, cells=len(envs.cells))
     if fixed is not None:
         _check_fixed(fixed, envs)
-        return with_draw_host(fixed, envs), {}
+        return with_draw_host(_with_torch(fixed, envs), envs), {}
     mode, reason = _mode(run, max_lag)
     if reason:
         log.info("mode_chosen", mode=mode, reason=reason)
@@ -44,10 +45,21 @@ def placed(
         policy=_policy(run, envs, mode),
         depth=options.depth,
     )
-    placement = with_draw_host(placement, envs)
+    placement = with_draw_host(_with_torch(placement, envs), envs)
     if run.planning or (options.mode == "auto" and mode == "hybrid"):
-        return placement, arrangements(placement, run.cores)
+        choices = arrangements(placement, run.cores)
+        return placement, {name: _with_torch(each, envs) for name, each in choices.items()}
     return placement, {}
+
+
+def _with_torch(placement: Placement, envs: Envs) -> Placement:
+    """The placement without gradients where the interpreter of the environments has no torch."""
+    if envs.interpreter is None:
+        return placement
+    render = {plan.name for plan in placement.hosts if "render" in plan.roles}
+    return replace(
+        placement, gradient=tuple(name for name in placement.gradient if name not in render)
+    )
 
 
 def _check_fixed(placement: Placement, envs: Envs) -> None:

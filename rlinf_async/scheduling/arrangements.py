@@ -10,7 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rlinf_async.scheduling.live_costs import Sizes
-from rlinf_async.scheduling.placement import HostPlan, Mode, Placement, Sharing
+from rlinf_async.scheduling.placement import (
+    HostPlan,
+    Mode,
+    Placement,
+    gradient_hosts,
+)
 
 ARRANGED: tuple[Mode, ...] = ("collocated", "hybrid", "disaggregated")
 NARROW = "narrow"
@@ -36,17 +41,20 @@ def arranged(placement: Placement, mode: Mode, cores: Sequence[int]) -> Placemen
     rest = tuple(core for core in cores if core not in train)
     if mode == "disaggregated" and rest:
         hosts = tuple(h if "train" in h.roles else replace(h, cores=rest) for h in placement.hosts)
-        return replace(placement, mode=mode, hosts=hosts, sharing="own")
-    sharing: Sharing = "yield" if mode == "hybrid" else "alternate"
-    return replace(placement, mode=mode, hosts=_spread(placement.hosts, cores), sharing=sharing)
+        return replace(placement, mode=mode, hosts=hosts, sharing="own", gradient=())
+    hosts = _spread(placement.hosts, cores)
+    if mode == "hybrid":
+        return replace(placement, mode=mode, hosts=hosts, sharing="yield", gradient=())
+    gradient = gradient_hosts(hosts)
+    return replace(placement, mode=mode, hosts=hosts, sharing="alternate", gradient=gradient)
 
 
 def while_training(placement: Placement) -> Mapping[str, tuple[int, ...]]:
     """Host -> the cores that it must keep to while training runs; empty unless it yields."""
     if placement.sharing != "yield":
         return {}
-    train = set(placement.train_host.cores)
-    collecting = [host for host in placement.hosts if "train" not in host.roles]
+    train = set(training_cores(placement))
+    collecting = [host for host in placement.hosts if not {"train", "gradient"} & set(host.roles)]
     left = tuple(sorted({core for host in collecting for core in host.cores} - train))
     # All of them, not only those that lose their core: else two would share one and others none.
     return {host.name: left for host in collecting}
@@ -57,7 +65,7 @@ def lease_devices(placement: Placement) -> dict[str, tuple[int, ...]]:
 
     Where collecting yields, it has those of training only as long as these are free.
     """
-    collecting, train = collecting_cores(placement), placement.train_host.cores
+    collecting, train = collecting_cores(placement), training_cores(placement)
     if placement.sharing == "alternate":
         everything = tuple(sorted({*collecting, *train}))
         return {"rollout": everything, "train": everything}
@@ -66,18 +74,30 @@ def lease_devices(placement: Placement) -> dict[str, tuple[int, ...]]:
     return {"rollout": collecting, "train": train}
 
 
-def sizes(placement: Placement) -> Sizes:
-    """What the costs have to know of an arrangement."""
-    collecting, train = collecting_cores(placement), placement.train_host.cores
+def sizes(placement: Placement, shards: int = 1) -> Sizes:
+    """What the costs have to know of an arrangement, the gradient being computed in `shards`."""
+    collecting, train = collecting_cores(placement), training_cores(placement)
     beside = 0
     if placement.sharing != "alternate":
         beside = len([core for core in collecting if core not in train])
-    return Sizes(sharing=placement.sharing, cores=len(collecting), cores_beside=beside)
+    return Sizes(
+        sharing=placement.sharing,
+        cores=len(collecting),
+        cores_beside=beside,
+        shards=shards,
+        trainers=min(shards, 1 + len(placement.gradient)),
+    )
 
 
 def collecting_cores(placement: Placement) -> tuple[int, ...]:
     """The cores that environments and policy run on, ascending."""
     hosts = [host for host in placement.hosts if {"render", "rollout"} & set(host.roles)]
+    return tuple(sorted({core for host in hosts for core in host.cores}))
+
+
+def training_cores(placement: Placement) -> tuple[int, ...]:
+    """The cores of the learner, and of hosts that do nothing but help it, ascending."""
+    hosts = [host for host in placement.hosts if {"train", "gradient"} & set(host.roles)]
     return tuple(sorted({core for host in hosts for core in host.cores}))
 
 

@@ -8,10 +8,11 @@
     /M          one process for every M devices; the last one may have fewer
 
 Each phase stands in one entry. `render+rollout` acts beside the environments; apart, one central
-policy acts for all, so `rollout` is one process on all its devices, as `train` always is. Cells are
-dealt to the processes that render, as evenly as they go. How training and collecting share follows
-from their devices: none in common is disaggregated, all in common collocated (they alternate), some
-in common hybrid (collecting leaves them while training runs).
+policy acts for all, so `rollout` is one process on all its devices. So is `train` without :N or /M;
+with them the first process holds the learner, and the others compute shards of its gradient. Cells
+are dealt to the processes that render, as evenly as they go. How training and collecting share
+follows from their devices: none in common is disaggregated, all in common collocated (they
+alternate), some in common hybrid (collecting leaves them while training runs).
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlinf_async.errors import BadInput, nearest
-from rlinf_async.scheduling.placement import HostPlan, Mode, Placement, Sharing, deal
+from rlinf_async.scheduling.placement import (
+    HostPlan,
+    Mode,
+    Placement,
+    Sharing,
+    deal,
+    gradient_hosts,
+)
 
 WHO = "--placement"
 PHASES = ("render", "rollout", "train")
@@ -35,6 +43,8 @@ class _Entry:
     devices: tuple[int, ...]
     per_device: int = 1
     per_process: int = 1
+    counted: bool = False
+    """Whether :N or /M was given."""
 
     def processes(self) -> list[tuple[int, ...]]:
         """The devices of each process."""
@@ -59,11 +69,13 @@ def read_placement(text: str, *, cores: Sequence[int], cells: int) -> Placement:
     _check_processes(render, rollout, train, cells)
     hosts = _hosts(render, rollout, train, cells)
     sharing = _sharing(render, rollout, train)
+    helping = tuple(host.name for host in hosts if "gradient" in host.roles)
     return Placement(
         mode=_mode(sharing, render, rollout, train),
         policy="beside" if render is rollout else "central",
         hosts=hosts,
         sharing=sharing,
+        gradient=gradient_hosts(hosts) if sharing == "alternate" else helping,
         depth=depth,
     )
 
@@ -83,7 +95,11 @@ def _hosts(render: _Entry, rollout: _Entry, train: _Entry, cells: int) -> tuple[
             HostPlan(name="policy", cores=rollout.devices, roles=rollout.phases, cells=everyone)
         )
     if train is not render and train is not rollout:
-        plans.append(HostPlan(name="train", cores=train.devices, roles=("train",), cells=()))
+        # Whoever does not count the processes of training means one.
+        shares = train.processes() if train.counted else [train.devices]
+        for number, devices in enumerate(shares):
+            name, roles = (f"train-{number}", ("gradient",)) if number else ("train", ("train",))
+            plans.append(HostPlan(name=name, cores=devices, roles=roles, cells=()))
     return tuple(plans)
 
 
@@ -112,14 +128,13 @@ def _check_processes(render: _Entry, rollout: _Entry, train: _Entry, cells: int)
             expected=f"at most {cells}, the number of cells",
             fix=f"'{near}', more environments, or smaller cells",
         )
-    for phase, entry in (("rollout", rollout), ("train", train)):
-        if entry is not render and (entry.per_device > 1 or entry.per_process > 1):
-            raise BadInput(
-                WHO,
-                f"{phase} is one process on all its devices",
-                got=f"{_entry(entry.phases, entry.devices)} with :N or /M",
-                fix=f"'{_entry(entry.phases, entry.devices)}'",
-            )
+    if rollout is not render and rollout.counted:
+        raise BadInput(
+            WHO,
+            "rollout is one process on all its devices",
+            got=f"{_entry(rollout.phases, rollout.devices)} with :N or /M",
+            fix=f"'{_entry(rollout.phases, rollout.devices)}'",
+        )
 
 
 def _parse(text: str, cores: Sequence[int]) -> tuple[list[_Entry], int | None]:
@@ -158,6 +173,7 @@ def _read_entry(name: str, value: str, part: str, cores: Sequence[int]) -> _Entr
         devices=_devices(listed, part, cores),
         per_device=_number(per_device, part) if colon else 1,
         per_process=_number(per_process, part) if slash else 1,
+        counted=bool(slash or colon),
     )
 
 

@@ -71,6 +71,10 @@ class Sizes:
     """That collect while nothing is trained."""
     cores_beside: int
     """That collect while training runs; 0 if none may."""
+    shards: int = 1
+    """In which the gradient is computed."""
+    trainers: int = 1
+    """Processes that compute them."""
 
 
 @dataclass(slots=True)
@@ -129,7 +133,7 @@ class LiveCosts:
     def predict(self, sizes: Sizes) -> Prediction:
         """Seconds of an iteration under an arrangement; ValueError before anything was learnt."""
         all_s = self.collect.predict(self.env_steps, sizes.cores)
-        train_s = self.train.predict(1, 1)
+        train_s = self.train.predict(sizes.shards, sizes.trainers)
         if sizes.sharing == "alternate" or self.max_lag == 0 or sizes.cores_beside == 0:
             total = all_s.seconds + train_s.seconds + self.rest_s
             low = all_s.low + train_s.low + self.rest_s
@@ -155,7 +159,7 @@ class LiveCosts:
         beside = sizes.cores_beside if sizes.sharing == "own" else sizes.cores
         return {
             COLLECT: self.collect.predict(self.env_steps, beside).seconds,
-            TRAIN: self.train.predict(1, 1).seconds,
+            TRAIN: self.train.predict(sizes.shards, sizes.trainers).seconds,
             "rest": self.rest_s,
         }
 
@@ -187,7 +191,12 @@ class LiveCosts:
             found.append((self.collect, collected))
         if times.train_s > 0.0:
             overlap = _overlap(COLLECT, times.both_s, times.train_s)
-            sample = Sample(units=1, devices=1, seconds=times.train_s, overlap=overlap)
+            sample = Sample(
+                units=sizes.shards,
+                devices=sizes.trainers,
+                seconds=times.train_s,
+                overlap=overlap,
+            )
             found.append((self.train, sample))
         return found
 

@@ -181,6 +181,10 @@ class LivePlanner:
         """As learnt so far."""
         return self._costs
 
+    def resize(self, choices: Sequence[Choice]) -> None:
+        """The same choices, now that more is known of their sizes; before any was measured."""
+        self._choices = {choice.name: choice for choice in choices}
+
     def resume(self) -> None:
         """Iterations were left out meanwhile: the next ones may belong to something else."""
         self._block = self._new_block(DISCARDED + self._costs.max_lag)

@@ -57,6 +57,8 @@ class Placement:
     sharing: Sharing
     depth: int | None = None
     """K, cells of one render host that are under way at once; None: all of them."""
+    gradient: tuple[str, ...] = ()
+    """Hosts that compute shards of the gradient beside the learner, where it comes in shards."""
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
 
@@ -79,9 +81,10 @@ class Placement:
         lines = [f"{self.mode}, policy {self.policy}{depth}: {_SHARING[self.sharing]}"]
         for host in self.hosts:
             cells = f", cells {_ranges(host.cells)}" if host.cells else ""
-            lines.append(
-                f"{host.name}: {'+'.join(host.roles)} on cores {_ranges(host.cores)}{cells}"
-            )
+            roles = host.roles
+            if host.name in self.gradient and "gradient" not in roles:
+                roles = (*roles, "gradient")
+            lines.append(f"{host.name}: {'+'.join(roles)} on cores {_ranges(host.cores)}{cells}")
         return [*lines, *(f"note: {note}" for note in self.notes)]
 
     def _of(self, role: str, cell: int) -> HostPlan:
@@ -145,6 +148,7 @@ def _collocated(
         policy=policy,
         hosts=tuple(plans),
         sharing="alternate",
+        gradient=gradient_hosts(plans),
         notes=_core_notes(cores, count),
     )
 
@@ -201,6 +205,25 @@ def _rendering(
         everyone = tuple(range(cells))
         plans.append(HostPlan(name="policy", cores=cores, roles=("rollout",), cells=everyone))
     return plans
+
+
+def gradient_hosts(hosts: Sequence[HostPlan]) -> tuple[str, ...]:
+    """Hosts with cores to spare while nothing is collected: one for each core but the learner's."""
+    train = next(host for host in hosts if "train" in host.roles)
+    everything = {core for host in hosts for core in host.cores}
+    taken = set(train.cores) if set(train.cores) != everything else set()
+    found: list[str] = []
+    for host in hosts:
+        works = {"render", "rollout", "gradient"} & set(host.roles)
+        if (
+            works
+            and host is not train
+            and not taken & set(host.cores)
+            and len(found) + 1 < len(everything)
+        ):
+            taken |= set(host.cores)
+            found.append(host.name)
+    return tuple(found)
 
 
 def deal(cells: int, count: int) -> list[tuple[int, ...]]:

@@ -100,3 +100,16 @@ def test_hosts_that_are_fixed_cannot_be_pinned(launch):
     run = launch("switching.py", "--mode", "auto", "--max-lag", "0")
     assert run.finish() == 2
     assert "expected a run of --mode auto with max_lag > 0" in run.stderr
+
+
+def test_a_gradient_s_shards_are_the_same_bits_wherever_they_are_computed(launch):
+    expected = parameters_of(launch("sharded.py", "--mode", "serial", "--cell", "4"))
+    spread = launch("sharded.py", "--mode", "collocated", "--hosts", "2", "--cell", "4")
+    assert parameters_of(spread) == expected
+    assert "gradient@host-1" in (spread.run_dir / "metrics.jsonl").read_text()
+
+
+def test_what_fails_in_one_shard_is_what_the_run_reports(launch):
+    run = launch("sharded.py", "--mode", "collocated", "--hosts", "2", "--cell", "4", "--fails")
+    assert run.finish() == 1
+    assert "ValueError: planted in a follower" in run.stderr

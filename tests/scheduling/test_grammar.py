@@ -50,6 +50,17 @@ def test_processes_of_several_devices_and_uneven_counts():
     assert found["train"] == (("train",), (5, 6), ())
 
 
+def test_of_several_processes_that_train_one_holds_the_learner():
+    found = read_placement("render+rollout=0-1; train=2-3:1", cores=range(4), cells=8)
+    assert (found.mode, found.train_host.cores, found.gradient) == (
+        "disaggregated", (2,), ("train-1",),
+    )  # fmt: skip
+    assert lease_devices(found) == {"rollout": (0, 1), "train": (2, 3)}
+    hybrid = read_placement("render+rollout=0-2; train=2-3:1", cores=range(4), cells=8)
+    assert set(while_training(hybrid)) == {"host-0", "host-1", "host-2"}
+    assert set(while_training(hybrid).values()) == {(0, 1)}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -64,7 +75,6 @@ def test_processes_of_several_devices_and_uneven_counts():
         ("render+rollout=0-3:4; train=3", "16 processes render.*at most 8"),
         ("render+rollout=0:2/2; train=1", "exclude each other"),
         ("render=0; rollout=1:2; train=3", "rollout is one process.*'rollout=1'"),
-        ("render+rollout=0-1; train=2-3/2", "train is one process.*'train=2,3'"),
         ("render+rollout=0; train=1; depth=0", "'0' is no number from 1"),
     ],
 )

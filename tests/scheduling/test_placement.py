@@ -36,6 +36,20 @@ def test_collocated_hosts_have_a_core_each_and_the_first_trains():
     assert placement.notes == ()
 
 
+def test_hosts_with_idle_cores_compute_shards_of_the_gradient_where_phases_alternate():
+    gradients = {
+        mode: place(mode=mode, cores=range(4), cells=8).gradient
+        for mode in ("collocated", "disaggregated", "hybrid")
+    }
+    assert gradients["collocated"] == ("host-1", "host-2", "host-3")  # host-0 trains
+    assert gradients["disaggregated"] == gradients["hybrid"] == ()
+    assert place(mode="serial", cores=range(4), cells=8).gradient == ()
+    # Two hosts a core take turns, and one of them is enough; a central policy trains.
+    assert place(mode="collocated", cores=range(2), cells=8, hosts=4).gradient == ("host-1",)
+    central = place(mode="collocated", cores=range(2), cells=8, policy="central")
+    assert central.gradient == ("host-0",)
+
+
 def test_more_collocated_hosts_than_cores_take_turns():
     placement = place(mode="collocated", cores=[0, 1], cells=4, hosts=4)
     assert [host.cores for host in placement.hosts] == [(0,), (1,), (0,), (1,)]
