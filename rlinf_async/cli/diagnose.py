@@ -9,10 +9,12 @@ from rlinf_async.cli import exits
 from rlinf_async.cli.trace import capture_of
 from rlinf_async.errors import BadInput, PeerTimeout
 from rlinf_async.hardware.stacks import process_state, stacks_of
-from rlinf_async.tracing.account import Stage, bound_by, stages_of, wait_words
+from rlinf_async.tracing.account import stages_of, wait_words
 from rlinf_async.tracing.client import find_run
+from rlinf_async.tracing.devices import device_reports
 from rlinf_async.tracing.diagnosis import Finding, diagnose
 from rlinf_async.tracing.reading import Capture
+from rlinf_async.tracing.views.story import credit_words, plan_words, plans_of, story
 
 HELP = """\
 usage: python -m rlinf_async diagnose [RUN]
@@ -60,21 +62,27 @@ def _tell(taken: Capture, *, with_stacks: bool) -> int:
         print(each)
     if with_stacks and not over:
         _print_stacks(found, hosts, Path(taken.run["run_dir"]) / "logs")
-    stages = stages_of(taken)
     if not found:
-        print(_healthy(taken, stages))
-    print("\nwhere the time went:")
-    for line in wait_words(stages):
-        print(f"  {line}")
+        print(_healthy(taken))
+    _print_report(taken)
     return exits.FAILED if found else exits.OK
 
 
-def _healthy(taken: Capture, stages: Mapping[str, Stage]) -> str:
+def _healthy(taken: Capture) -> str:
     status = taken.status["status"]
     told = f"healthy: {status['phase']}, iteration {status['iteration']} of {status['iterations']}"
-    if not status["iteration"]:
-        return told
-    return f"{told}, {status['env_steps_per_s']:,.0f} steps/s; bound by {bound_by(stages)[0]}"
+    return f"{told}, {status['env_steps_per_s']:,.0f} steps/s" if status["iteration"] else told
+
+
+def _print_report(taken: Capture) -> None:
+    """The last minute in words: stages, devices, credits, plan."""
+    print("\nthe last minute:")
+    told = [story(taken), *wait_words(stages_of(taken, recent=True))]
+    told += [str(device) for device in device_reports(taken)]
+    told.append(credit_words(taken.status.get("credits", {})))
+    told += [f"plan: {plan_words(plan)}" for plan in plans_of(taken)[-1:]]
+    for line in filter(None, told):
+        print(f"  {line}")
 
 
 def _print_stacks(found: Sequence[Finding], hosts: Mapping[str, int], logs: Path) -> None:

@@ -10,6 +10,7 @@ from rlinf_async.cli import exits
 from rlinf_async.errors import BadInput
 from rlinf_async.tracing.client import Viewer, find_run
 from rlinf_async.tracing.reading import Capture
+from rlinf_async.tracing.views.story import story
 
 HELP = """\
 usage: python -m rlinf_async trace [RUN] [--seconds S] [--wait] [-o FILE]
@@ -24,6 +25,8 @@ options:
   -o FILE      NAME.pftrace for Perfetto, NAME.json for Chrome's format (default RUN.pftrace)
   -h, --help   this text"""
 
+FULL_S = 60.0
+"""About as much as the traces hold."""
 SUFFIXES = (".pftrace", ".json")
 
 
@@ -52,8 +55,10 @@ def command(arguments: Sequence[str]) -> int:
     print(
         f"{file}: {spans:,} spans of {len(taken.processes)} processes; open it at ui.perfetto.dev"
     )
-    if lost:
+    if lost and asked.seconds > FULL_S:
         print(f"{lost:,} older records had been overwritten")
+    if told := story(taken):
+        print(told)
     return exits.OK
 
 

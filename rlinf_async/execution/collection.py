@@ -57,7 +57,7 @@ class Collection:
         self.arranger = arranger
         self._run, self._crew, self._admission = run, arranger.crew, admission
         self._policy, self._segments = policy, segments
-        ledger = admission.ledger
+        ledger = run.watched.ledger = admission.ledger
         self.rows = (ledger.max_lag + 1) * ledger.cells
         self._start_s = run.options.start_timeout_s
         self._leases = arranger.leases
@@ -83,6 +83,7 @@ class Collection:
     async def run(self) -> None:
         """Start the hosts, make version 0 live, collect every batch; then keep watch."""
         self._pool = await self._crew.make_pool("segments", self.segment_fields(), self.rows)
+        self._run.watched.pool = self._pool
         await self._crew.start()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._crew.watch(), name="watch")

@@ -39,6 +39,7 @@ class Crew:
         self._cluster: Cluster | None = None
         self._pools: list[RowPool] = []
         run.watched.hosts = lambda: set(self._hosts.values())
+        run.watched.cores = lambda: {plan.name: plan.cores for plan in self.placement.hosts}
         for worker in run.workers:
             worker.opening = True
         raise_file_limit(FILES_OF_CONTROLLER + FILES_PER_HOST * len(placement.hosts))

@@ -116,6 +116,7 @@ class TraceService:
             "max_lag": watched.max_lag,
             "streams": watched.stream_rows(),
             "hosts": watched.host_rows(),
+            "credits": watched.credits(),
             "cpu_s": self._run.cpu_s(),
         }
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.execution.stream import Stream
@@ -11,7 +12,9 @@ from rlinf_async.hardware import activity
 from rlinf_async.tracing.ring import RingFile
 
 if TYPE_CHECKING:
+    from rlinf_async.communication.pool import RowPool
     from rlinf_async.execution.hosts import Host
+    from rlinf_async.scheduling.ledger import Ledger
 
 RING_RECORDS = 1 << 18
 """Of each process: about a minute of a host that steps environments, 10 MiB once it is full."""
@@ -24,6 +27,10 @@ class Watched:
         self.rings: dict[str, RingFile] = {}
         self.streams: list[Stream[Any]] = []
         self.hosts: Callable[[], Collection[Host]] = tuple
+        self.cores: Callable[[], Mapping[str, Sequence[int]]] = dict
+        """Host to the cores that the arrangement in force gives it."""
+        self.ledger: Ledger | None = None
+        self.pool: RowPool | None = None
         self.max_lag = 0
 
     def ring(self, process: str) -> RingFile:
@@ -51,7 +58,25 @@ class Watched:
 
     def host_rows(self) -> list[dict[str, Any]]:
         """One row for each host: its process, its command, and what its environments do."""
-        return sorted((_host_row(host) for host in self.hosts()), key=lambda row: row["name"])
+        cores = self.cores()
+        rows = ({**_host_row(host), "cores": cores.get(host.name, ())} for host in self.hosts())
+        return sorted(rows, key=lambda row: row["name"])
+
+    def credits(self) -> dict[str, Any]:
+        """Segments by where they are, the rows for them, and versions; empty before a rollout."""
+        if self.ledger is None:
+            return {}
+        rows = {}
+        if self.pool is not None:
+            rows = {"rows": self.pool.descriptor.rows, "rows_free": self.pool.free_count}
+        return {
+            **dataclasses.asdict(self.ledger.counts),
+            "drop_reasons": dict(self.ledger.drop_reasons),
+            "version": self.ledger.newest,
+            "batches": len(self.ledger.batches()),
+            "credits": self.ledger.max_lag + 1,
+            **rows,
+        }
 
     def close(self) -> None:
         """Let go of the traces' memory."""

@@ -26,7 +26,7 @@ class Stage:
     for_s: float
     """How long it has been in that state."""
     spent_s: Mapping[tuple[str, str], float]
-    """Seconds by state and whom it waits for, since the stage began."""
+    """Seconds by state and whom it waits for, over `wall_s`."""
     wall_s: float
 
     def share(self, state: str, on: str | None = None) -> float:
@@ -41,24 +41,34 @@ class Stage:
         return {kind: self.share(kind) for kind in KINDS}
 
 
-def stages_of(capture: Capture) -> dict[str, Stage]:
-    """Every stage of the run by name, as its process last told of it."""
+def stages_of(capture: Capture, *, recent: bool = False) -> dict[str, Stage]:
+    """Every stage by name, as its process last told of it: since its start or over a minute."""
     return {
-        name: _stage(name, trace, account, capture.taken_ns)
+        name: _stage(name, trace, account, capture.taken_ns, recent=recent)
         for trace in capture.processes
         for name, account in trace.state.get("stages", {}).items()
     }
 
 
-def _stage(name: str, trace: ProcessTrace, account: dict[str, Any], taken_ns: int) -> Stage:
+def _stage(
+    name: str, trace: ProcessTrace, account: dict[str, Any], taken_ns: int, *, recent: bool
+) -> Stage:
+    began_ns, before = account["began_ns"], {}
+    if recent and (earlier := account.get("earlier")) is not None:
+        began_ns = earlier["now_ns"]
+        before = {(state, on): spent for state, on, spent in earlier["spent"]}
+    spent_s = {
+        (state, on): (spent - before.get((state, on), 0)) * 1e-9
+        for state, on, spent in account["spent"]
+    }
     return Stage(
         name=name,
         process=trace.process,
         state=account["state"],
         on=account["on"],
         for_s=(taken_ns - account["since_ns"]) * 1e-9,
-        spent_s={(state, on): spent * 1e-9 for state, on, spent in account["spent"]},
-        wall_s=(account["now_ns"] - account["began_ns"]) * 1e-9,
+        spent_s={key: seconds for key, seconds in spent_s.items() if seconds},
+        wall_s=(account["now_ns"] - began_ns) * 1e-9,
     )
 
 

@@ -68,7 +68,7 @@ def diagnose(capture: Capture, process_states: Mapping[int, str] | None = None) 
         chain = waits_for_whom(stages, capture.status.get("streams", ()))
         found += [_with(each, chain) for each in _once(stuck)]
     else:
-        found += _slow(capture, stages)
+        found += _slow(capture, stages_of(capture, recent=True))
     return [*found, *_sick(capture)]
 
 

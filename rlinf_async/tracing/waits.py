@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
 from threading import Lock
@@ -25,6 +26,10 @@ class Wait(StrEnum):
     PAUSED = "paused"
     """Held by the user or by a plan."""
 
+
+RECENT_NS = 60 * 10**9
+_MARK_NS = 5 * 10**9
+"""Accounts tell what was spent before the last minute, to the mark of which it is known."""
 
 OnWait = Callable[[str, int, int], None]
 """Told each finished wait: `state:on`, begin and end in nanoseconds."""
@@ -52,6 +57,7 @@ class StageClock:
         self._spent_ns: dict[tuple[Wait, str], int] = {}
         self._open: list[_Visit] = []
         self._now_in: tuple[Wait, str] = (Wait.WORKING, "")
+        self._marks: deque[dict[str, Any]] = deque()
 
     @property
     def state(self) -> Wait:
@@ -97,19 +103,32 @@ class StageClock:
         return {(str(s), on): spent_ns / 1e9 for (s, on), spent_ns in self._read().items()}
 
     def account(self) -> dict[str, Any]:
-        """Everything at one moment, in plain values; `spent` adds up to `now_ns - began_ns`."""
+        """Everything at one moment, in plain values; `spent` adds up to `now_ns - began_ns`.
+
+        `earlier` is the same of about a minute ago, None before: what was spent since is recent.
+        """
         with self._lock:
             now_ns, (state, on), since_ns = self.clock_ns(), self._now_in, self._since_ns
             spent = dict(self._spent_ns)
         spent[state, on] = spent.get((state, on), 0) + now_ns - since_ns
+        listed = [[str(s), name, spent_ns] for (s, name), spent_ns in spent.items()]
         return {
             "state": str(state),
             "on": on,
             "since_ns": since_ns,
             "began_ns": self._began_ns,
             "now_ns": now_ns,
-            "spent": [[str(s), name, spent_ns] for (s, name), spent_ns in spent.items()],
+            "spent": listed,
+            "earlier": self._earlier(now_ns, listed),
         }
+
+    def _earlier(self, now_ns: int, spent: list[list[Any]]) -> dict[str, Any] | None:
+        """The account of a minute ago, as near as marks were made; makes one of this moment."""
+        if not self._marks or now_ns - self._marks[-1]["now_ns"] >= _MARK_NS:
+            self._marks.append({"now_ns": now_ns, "spent": spent})
+        while len(self._marks) > 1 and now_ns - self._marks[1]["now_ns"] >= RECENT_NS:
+            self._marks.popleft()
+        return self._marks[0] if self._marks[0]["now_ns"] < now_ns else None
 
     def shares(self) -> dict[str, float]:
         """Each state's part of the wall time, in [0, 1]; all 0 before any time has passed."""

@@ -116,3 +116,23 @@ def test_moved_time_changes_its_state_and_keeps_the_sum():
     totals = clock.totals_ns()
     assert (totals["working"], totals["input"]) == (30, 70)
     assert sum(totals.values()) == 100
+
+
+def test_an_account_tells_what_was_spent_before_the_last_minute():
+    time = FakeClock()
+    clock = StageClock("train", time.now_ns)
+    second = 10**9
+    assert clock.account()["earlier"] is None
+    for _ in range(100):
+        time.tick_ns(second)
+        clock.account()
+    with clock.waiting("input", on="batches"):
+        for _ in range(40):
+            time.tick_ns(second)
+            clock.account()
+        account = clock.account()
+    spent = {(state, on): ns for state, on, ns in account["spent"]}
+    before = {(state, on): ns for state, on, ns in account["earlier"]["spent"]}
+    assert spent == {("working", ""): 100 * second, ("input", "batches"): 40 * second}
+    assert before == {("working", ""): 80 * second}
+    assert account["now_ns"] - account["earlier"]["now_ns"] == 60 * second

@@ -13,13 +13,16 @@ from rich.text import Text
 
 from rlinf_async.cli.frame import sparkline
 from rlinf_async.cli.line import duration
-from rlinf_async.tracing.account import KINDS, Stage, bound_by, overlap_gain
+from rlinf_async.tracing.account import KINDS, Stage
+from rlinf_async.tracing.devices import device_reports
 from rlinf_async.tracing.diagnosis import diagnose
 from rlinf_async.tracing.reading import Capture
+from rlinf_async.tracing.views.story import story
 from rlinf_async.tracing.views.timeline import Row, span_sums
 
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 LABEL_WIDTH = 20
+DEVICE_LINES = 4
 BAR_WIDTH = 24
 STATES = {
     "working": "#3fb950",
@@ -93,8 +96,9 @@ def _speeds(history: Sequence[Sequence[float]]) -> list[float]:
     return [(b[2] - a[2]) / max((b[0] - a[0]) * 1e-9, 1e-9) for a, b in pairs][-96:]
 
 
-def _pair(text: Text, name: str, value: str, *, style: str = TEXT) -> None:
-    text.append(f"{'   ' if len(text) else ''}{name} ", style=DIM).append(value, style=style)
+def _pair(text: Text, name: str, value: str, *, style: str = TEXT, gap: str = "   ") -> None:
+    before = gap if len(text) and not text.plain.endswith("\n") else ""
+    text.append(f"{before}{name} ", style=DIM).append(value, style=style)
 
 
 def timeline_text(
@@ -177,22 +181,25 @@ def where(stages: Mapping[str, Stage]) -> Text:
     return text
 
 
-def verdict(capture: Capture, stages: Mapping[str, Stage]) -> Text:
-    """What is wrong, or else what the run is bound by."""
+def verdict(capture: Capture) -> Text:
+    """What is wrong, or else what the last minute was bound by, and where each device's time went.
+
+    Meant for a capture of a minute.
+    """
     text = Text(overflow="fold")
     found = diagnose(capture)
     for each in found[:2]:
         text.append(f"{each.kind}: {each.sentence}\n", style="#f85149")
-    if not found and capture.status["status"]["iteration"]:
-        text.append("bound by ", style=DIM).append(bound_by(stages)[0], style=BRIGHT)
-        gain = overlap_gain(stages)
-        if capture.status["max_lag"] == 0 and gain >= 1.1:
-            text.append(f"; max_lag=1 would give up to {gain:.1f} times the speed", style=DIM)
+    if not found and (told := story(capture)):
+        text.append(f"{told}\n", style=BRIGHT)
+    for device in device_reports(capture)[:DEVICE_LINES]:
+        text.append(f"{device}\n", style=DIM)
+    text.rstrip()
     return text
 
 
 def streams(status: Mapping[str, Any]) -> Text:
-    """How full each stream is."""
+    """How full each stream is, and where the segments are."""
     text = Text(no_wrap=True, overflow="ellipsis")
     for each in status["streams"]:
         filled = round(16 * each["fill"] / each["capacity"])
@@ -200,6 +207,13 @@ def streams(status: Mapping[str, Any]) -> Text:
         text.append("█" * filled, style="#58a6ff").append("█" * (16 - filled), style="#21262d")
         text.append(f"  {each['fill']}/{each['capacity']}", style=TEXT)
         text.append(f"  {each['put']:,} in\n", style=DIM)
+    credits = status.get("credits")
+    if credits:
+        for name in ("queued", "running", "trained", "dropped"):
+            loud = name == "dropped" and credits[name]
+            _pair(text, name, f"{credits[name]:,}", style="#f85149" if loud else TEXT, gap="  ")
+        if "rows" in credits:
+            _pair(text, "rows free", f"{credits['rows_free']}/{credits['rows']}", gap="  ")
     return text
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from textual.containers import Horizontal
 from textual.widgets import Static
 
 from rlinf_async.hardware.stacks import stacks_of
-from rlinf_async.tracing.account import CONTROLLER, Stage, stages_of
+from rlinf_async.tracing.account import CONTROLLER, stages_of
 from rlinf_async.tracing.client import Viewer
 from rlinf_async.tracing.reading import Capture
 from rlinf_async.tracing.views import pieces
@@ -125,10 +125,10 @@ class RunView(App[None]):
         self._show("numbers", pieces.numbers(status, status["history"]))
         self._show("timeline", pieces.timeline_text(rows, hosts, chosen, width))
         self._show("legend", pieces.legend())
-        stages = stages_of(taken)
+        stages = stages_of(taken, recent=True)
         self._show("where", pieces.where(stages).append("\n").append_text(pieces.streams(status)))
         if self.frames % VERDICT_EVERY == 1:
-            self._judge(stages)
+            self._judge()
         self._show("details", pieces.details(taken, chosen, self._seconds))
         self._show("log", pieces.log_lines(self._logs, LOG_LINES - 5))
         self._titles(chosen, status)
@@ -137,9 +137,9 @@ class RunView(App[None]):
         if self.frames == 1:
             self._drawn()
 
-    def _judge(self, stages: Mapping[str, Stage]) -> None:
+    def _judge(self) -> None:
         minute = self._paused or self._viewer.capture(WINDOWS_S[-1])
-        self._show("verdict", pieces.verdict(minute, stages))
+        self._show("verdict", pieces.verdict(minute))
 
     def action_leave(self) -> None:
         """Close the stacks, or the view."""

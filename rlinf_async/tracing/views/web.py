@@ -17,24 +17,25 @@ from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
-from rlinf_async.tracing.account import bound_by, stages_of
+from rlinf_async.tracing.account import stages_of
 from rlinf_async.tracing.client import Viewer
 from rlinf_async.tracing.diagnosis import diagnose
 from rlinf_async.tracing.lanes import Slice, slices, stage_waits
 from rlinf_async.tracing.reading import Capture, ProcessTrace
 from rlinf_async.tracing.views.pieces import SPANS, STATES, colour
+from rlinf_async.tracing.views.story import story
 
 LONGEST_S = 60.0
 
 
 def page_state(capture: Capture, seconds: float) -> dict[str, Any]:
     """What the page draws; times are microseconds before the capture's end."""
-    stages = stages_of(capture)
+    stages = stages_of(capture, recent=True)
     found = diagnose(capture)
     status = capture.status
     verdict = [f"{each.kind}: {each.sentence}" for each in found]
-    if not found and status["status"]["iteration"]:
-        verdict = [f"bound by {bound_by(stages)[0]}"]
+    if not found:
+        verdict = [story(capture)]
     return {
         "run": capture.run,
         "seconds": seconds,
