@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from rlinf_async.execution.stream import Stream
     from rlinf_async.execution.worker import Worker
     from rlinf_async.models.loading import load_policy
+    from rlinf_async.scheduling.work_list import Episodes
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BadInput",
     "EngineError",
+    "Episodes",
     "RlinfError",
     "Run",
     "Stream",
@@ -33,6 +35,7 @@ __all__ = [
 _HOMES = {
     "BadInput": "rlinf_async.errors",
     "EngineError": "rlinf_async.errors",
+    "Episodes": "rlinf_async.scheduling.work_list",
     "RlinfError": "rlinf_async.errors",
     "Run": "rlinf_async.execution.run",
     "Stream": "rlinf_async.execution.stream",

@@ -83,7 +83,21 @@ class EpisodeTracker:
         """Count one simulator step of every slot; chunks go to `sums.step`."""
         self.sums.step(reward_n, success_n)
 
+    def begin_item(self, slot: int, number: int, seed: int) -> None:
+        """An episode of a work list begins in `slot`, whatever was under way there."""
+        self.sums.take(slot)
+        self._number[slot], self._seed[slot] = number, seed
+        self._first_version[slot] = -1
+
     def finish(self, slot: int, version: int) -> None:
+        """The current episode of `slot` ended, and its next one begins; `version` acted last."""
+        self.record(slot, version)
+        self._seed[slot] = self.next_seed(slot)
+        self._number[slot] += 1
+        # Whichever version acts next is the new episode's first: see `acted`.
+        self._first_version[slot] = -1
+
+    def record(self, slot: int, version: int) -> None:
         """The current episode of `slot` ended; `version` acted last."""
         self._finished.append(
             {
@@ -96,10 +110,6 @@ class EpisodeTracker:
                 "task": self._tasks[slot],
             }
         )
-        self._seed[slot] = self.next_seed(slot)
-        self._number[slot] += 1
-        # Whichever version acts next is the new episode's first: see `acted`.
-        self._first_version[slot] = -1
 
     def acted(self, version: int) -> None:
         """`version` acts in the coming step: it is the first of every episode that begins there."""

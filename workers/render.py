@@ -42,14 +42,14 @@ class RenderWorker(Worker):
         images are drawn if not here; see `execution.drawing`.
         """
         super().__init__(context)
-        self._cells = {}
+        self._cells: dict[int, RenderCell] = {}
         for number, (first_slot, slots) in cells.items():
             cell = int(number)
             drawer = None if drawing is None else RemoteDrawer(context, cell, **drawing)
             envs = make_cell(env, slots, first_slot=first_slot, drawer=drawer)
             chunk = EnvRequest.from_json(env).chunk
             episodes = EpisodeTracker(run_seed, first_slot, slots, tasks=envs.tasks)
-            self._cells[cell] = RenderCell(envs, episodes, chunk=chunk, squash=squash)
+            self._cells[cell] = self._cell(envs, episodes, chunk=chunk, squash=squash)
 
     def begin(self, cell: int, batch: int, row: int) -> None:
         """Start a segment: write the observation that the first action will see."""
@@ -72,6 +72,9 @@ class RenderWorker(Worker):
         for cell in self._cells.values():
             cell.close()
 
+    def _cell(self, envs: CellEnvs, episodes: EpisodeTracker, **how: Any) -> RenderCell:
+        return RenderCell(envs, episodes, **how)
+
 
 class RenderCell:
     """The environments of one cell. Axes: T horizon, n slots."""
@@ -89,8 +92,7 @@ class RenderCell:
 
     def begin(self, row: Row) -> None:
         """Write the current observation as `obs/*[0]` and remember the row."""
-        self._row = cut_to_slots(row, self.slots)
-        self._obs_row = [(name, self._row[f"obs/{name}"]) for name in self._names]
+        self._take(row)
         for name, view in self._obs_row:
             view[0] = self._observation[name]
 
@@ -131,6 +133,12 @@ class RenderCell:
     def close(self) -> None:
         """Close the environments."""
         self._envs.close()
+
+    def _take(self, row: Row) -> Row:
+        """Remember the row, cut to the slots of this cell."""
+        self._row = cut_to_slots(row, self.slots)
+        self._obs_row = [(name, self._row[f"obs/{name}"]) for name in self._names]
+        return self._row
 
     def _finish(self, row: Row, t: int, version: int, result: Any) -> None:
         for name in self._names:

@@ -11,7 +11,12 @@ from rlinf_async.envs.wrappers.by_name import GymnasiumWrapper
 from rlinf_async.envs.wrappers.frames import FrameStack
 from rlinf_async.envs.wrappers.images import Grayscale, Resize
 from rlinf_async.envs.wrappers.observations import SelectObservations, TransformObservation
-from rlinf_async.envs.wrappers.rewards import ClipReward, ScaleReward, TransformReward
+from rlinf_async.envs.wrappers.rewards import (
+    ClipReward,
+    ScaleReward,
+    SuccessReward,
+    TransformReward,
+)
 
 __all__ = [
     "ActionRepeat",
@@ -23,6 +28,7 @@ __all__ = [
     "ScaleReward",
     "SelectObservations",
     "StickyActions",
+    "SuccessReward",
     "TransformObservation",
     "TransformReward",
 ]

@@ -1,6 +1,7 @@
 """Losses, advantages, optimizers and learners. Importing this package imports no torch."""
 
 from rlinf_async.algorithms.advantages import gae, n_step, raw_returns, vtrace
+from rlinf_async.algorithms.group_records import group_relative, reinforce_pp
 from rlinf_async.algorithms.losses import (
     CloningLoss,
     GroupLoss,
@@ -33,10 +34,12 @@ __all__ = [
     "dr_grpo",
     "exponential",
     "gae",
+    "group_relative",
     "grpo",
     "linear",
     "n_step",
     "raw_returns",
+    "reinforce_pp",
     "steps",
     "vtrace",
     "warmup",

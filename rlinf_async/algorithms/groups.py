@@ -15,6 +15,7 @@ import numpy.typing as npt
 from rlinf_async.algorithms.advantages import Bools, Float32, Float64, Floats
 from rlinf_async.algorithms.returns import rewards_to_go
 from rlinf_async.errors import BadInput
+from rlinf_async.scheduling import work_list
 
 Int64 = npt.NDArray[np.int64]
 GroupBaseline = Literal["grpo", "dr_grpo", "rloo"]
@@ -53,12 +54,7 @@ def group_advantages(
 
 def tied_groups(score_S: Floats, group_S: Int64) -> set[int]:
     """The groups whose scores are all equal: nothing can be learned from them."""
-    tied = set()
-    for group in np.unique(group_S):
-        scores = score_S[group_S == group]
-        if scores.min() == scores.max():
-            tied.add(int(group))
-    return tied
+    return {int(g) for g in np.unique(group_S) if work_list.tied(score_S[group_S == g].tolist())}
 
 
 def untied_in_order(
@@ -75,14 +71,9 @@ def untied_in_order(
     Returns the first `wanted` untied groups among the first `wanted + budget`, and the groups of
     the work list that must be tried next (none once there are enough, or the budget is spent).
     """
-    known = [int(group) for group in np.unique(group_S)]
-    tied = tied_groups(score_S, group_S)
-    first = known[0] if known else 0
-    allowed = range(first, first + wanted + budget)
-    kept = [group for group in known if group not in tied and group in allowed][:wanted]
-    tried = known[-1] + 1 if known else first
-    missing = wanted - len(kept)
-    return kept, [group for group in range(tried, tried + missing) if group in allowed]
+    scores = {int(g): score_S[group_S == g].tolist() for g in np.unique(group_S)}
+    first = min(scores, default=0)
+    return work_list.untied_in_order(scores, wanted=wanted, budget=budget, first=first)
 
 
 def reinforce_pp_advantages(

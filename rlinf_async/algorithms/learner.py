@@ -266,6 +266,7 @@ def _check_loss_kind(loss: Any, advantages: Advantages) -> None:
             who,
             "GroupLoss compares whole episodes, and a segment may hold a part of one",
             expected="PPOLoss(...), PolicyGradientLoss(...) or CloningLoss(...)",
+            fix="use pipe.rollout(episodes=Episodes(...))",
         )
     if not isinstance(loss, BuiltinLoss) and not callable(loss):
         expected = "PPOLoss(...), another built-in loss, or a named function"

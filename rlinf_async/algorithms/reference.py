@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlinf_async.algorithms.batching import Evaluator, Prepared
+from rlinf_async.algorithms.batching import Evaluator
 from rlinf_async.errors import BadInput
 
 Array = npt.NDArray[Any]
@@ -36,13 +36,20 @@ class Reference:
         if self.wanted and self._parameters is None:
             self._parameters = parameters.copy()
 
-    def logp(self, prepared: Prepared, evaluator: Evaluator, live: Float32) -> Float32:
+    def logp(
+        self,
+        evaluator: Evaluator,
+        live: Float32,
+        observations: Mapping[str, Array],
+        action: Array,
+        executed: Array | None,
+    ) -> Float32:
         """Log-probs [N] of the stored actions; `live` [P] is what `evaluator` computes with."""
         assert self._parameters is not None, "no reference before load()"
         present = live.copy()
         np.copyto(live, self._parameters)
         try:
-            return evaluator.logp(prepared.observations, prepared.action, prepared.executed)
+            return evaluator.logp(observations, action, executed)
         finally:
             np.copyto(live, present)
 

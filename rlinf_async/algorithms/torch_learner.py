@@ -142,7 +142,11 @@ class TorchLearner:
         entries = self._entries(prepared, batch)
         if self._reference.wanted:
             entries["logp_reference"] = self._reference.logp(
-                prepared, self._evaluator, self.parameters
+                self._evaluator,
+                self.parameters,
+                prepared.observations,
+                prepared.action,
+                prepared.executed,
             )
         metrics = self._run_epochs(entries, seed=seed, version=version)
         metrics["explained_variance"] = explained_variance(prepared.value_old, prepared.returns)

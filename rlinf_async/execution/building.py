@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.communication.pool import RowPool
@@ -23,8 +24,18 @@ if TYPE_CHECKING:
 class WorkerBuilder:
     """Creates the render, rollout and train workers of one crew."""
 
-    def __init__(self, run: Run, crew: Crew, policy: Policy, envs: Envs, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        run: Run,
+        crew: Crew,
+        policy: Policy,
+        envs: Envs,
+        ledger: Ledger,
+        roles: Mapping[str, str] | None = None,
+    ) -> None:
+        """`roles`: workers that others play than those of these names, by role."""
         self._run, self._crew, self._ledger = run, crew, ledger
+        self._roles = roles or {}
         self._policy, self._envs = policy, envs
         self._start_s = run.options.start_timeout_s
 
@@ -57,7 +68,8 @@ class WorkerBuilder:
         if role == "render":
             limits = {"limit_s": self._run.options.env_timeout_s, "first_s": self._start_s}
             await host.call("host", "watch", limits, deadline_s=self._start_s)
-        command = {"name": role, "reference": role_reference(role), "arguments": arguments}
+        reference = role_reference(self._roles.get(role, role))
+        command = {"name": role, "reference": reference, "arguments": arguments}
         await host.call("host", "create", command, deadline_s=self._start_s)
 
     async def _create_train(self) -> dict[str, Any]:

@@ -13,13 +13,13 @@ class CellsClock:
 
     def __init__(self, clock: StageClock) -> None:
         self._clock = clock
-        self._counts = {Wait.WORKING: 0, Wait.DEVICES: 0}
+        self._counts = {Wait.WORKING: 0, Wait.DEVICES: 0, Wait.INPUT: 0}
         self._now = contextlib.ExitStack()
         self._show()
 
     @contextlib.contextmanager
     def cell(self, state: Wait) -> Iterator[None]:
-        """One cell is in `state` (working, or waiting for devices) inside the block."""
+        """One cell is in `state` (working, or waiting for devices or other cells)."""
         self._counts[state] += 1
         self._show()
         try:
@@ -32,6 +32,10 @@ class CellsClock:
         self._now.close()
         if self._counts[Wait.WORKING]:
             return
-        waits = Wait.DEVICES if self._counts[Wait.DEVICES] else Wait.WEIGHTS
-        on = "train" if waits is Wait.DEVICES else "publish"
+        if self._counts[Wait.DEVICES]:
+            waits, on = Wait.DEVICES, "train"
+        elif self._counts[Wait.INPUT]:
+            waits, on = Wait.INPUT, "other cells"
+        else:
+            waits, on = Wait.WEIGHTS, "publish"
         self._now.enter_context(self._clock.waiting(waits, on=on))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.communication.deadlines import deadline
@@ -43,6 +43,9 @@ DEADLINE_OVER_SLOWEST = 20.0
 class Collection:
     """One policy acting in one set of environments, and the learner that it is trained by."""
 
+    roles: Mapping[str, str] = {}
+    """Roles that other workers play here than those that are registered by the same name."""
+
     def __init__(
         self,
         run: Run,
@@ -61,7 +64,7 @@ class Collection:
         self.rows = (ledger.max_lag + 1) * ledger.cells
         self._start_s = run.options.start_timeout_s
         self._leases = arranger.leases
-        self._builder = WorkerBuilder(run, self._crew, policy, envs, ledger)
+        self._builder = WorkerBuilder(run, self._crew, policy, envs, ledger, self.roles)
         self._followers = Followers(self._crew, limit_s=self._start_s)
         self._clock = CellsClock(run.recorder.stage("rollout"))
         self._pool: RowPool
@@ -272,13 +275,19 @@ class Collection:
             episodes=episodes,
         )
 
-    async def _collect_central(self, cell: Cell, policy: Host, arguments: dict[str, Any]) -> Any:
+    async def _collect_central(
+        self,
+        cell: Cell,
+        policy: Host,
+        arguments: dict[str, Any],
+        method: str = "collect_central",
+    ) -> Any:
         render = self._crew.host(self._crew.placement.render_host(cell.number))
         try:
             return await self._timed_call(
                 policy,
                 "rollout",
-                "collect_central",
+                method,
                 arguments,
                 margin_s=CENTRAL_MARGIN_S,
                 progress_s=render.progress_s,

@@ -33,13 +33,15 @@ def segment_fields(
     horizon: int,
     slots: int,
     memory: Mapping[str, tuple[int, ...]] | None = None,
+    items: bool = False,
 ) -> list[Field]:
     """The fields of a row for `slots` slots over `horizon` (chunk-)steps.
 
     `obs/*` and `value` have one entry more than steps: the one after the last step. With chunks of
     C actions there are C rewards to a step and `executed`, the sub-steps that were simulated: an
     end lies on the last of them. `memory`: names and shapes of what a recurrent policy remembers;
-    `memory/*` [1, slots, *shape] is what it remembered before the first step.
+    `memory/*` [1, slots, *shape] is what it remembered before the first step. `items`: also `item`,
+    the episode of a work list that a slot runs in each step, -1 where it runs none.
     """
     steps, entries = (horizon, slots), (horizon + 1, slots)
     fields = []
@@ -52,6 +54,8 @@ def segment_fields(
         )
     for name, shape in (memory or {}).items():
         fields.append(Field(name=f"memory/{name}", shape=(1, slots, *shape), dtype="float32"))
+    if items:
+        fields.append(Field(name="item", shape=entries, dtype="int64"))
     action = spaces.action
     rewards: tuple[int, ...] = steps
     if spaces.chunk > 1:

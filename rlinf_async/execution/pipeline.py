@@ -16,6 +16,7 @@ from rlinf_async.execution.arranger import Arranger
 from rlinf_async.execution.collection import Collection
 from rlinf_async.execution.crew import Crew
 from rlinf_async.execution.definitions import Envs, Policy
+from rlinf_async.execution.episodes import EpisodeCollection
 from rlinf_async.execution.evaluation import TrainingEvaluation, plan_of
 from rlinf_async.execution.logs import get_logger
 from rlinf_async.execution.off_policy import OffPolicyUpdates
@@ -27,6 +28,7 @@ from rlinf_async.execution.stages import Stage, pack_batches, run_stage
 from rlinf_async.execution.stream import Stream
 from rlinf_async.scheduling.ledger import Ledger
 from rlinf_async.scheduling.placement import Placement
+from rlinf_async.scheduling.work_list import Episodes
 
 if TYPE_CHECKING:
     from rlinf_async.execution.run import Run
@@ -85,8 +87,18 @@ class Pipeline(OffPolicyUpdates):
         if late is not None:
             raise late
 
-    def rollout(self, policy: Policy, envs: Envs, *, horizon: int) -> Stream[Segment]:
+    def rollout(
+        self,
+        policy: Policy,
+        envs: Envs,
+        *,
+        horizon: int | None = None,
+        episodes: Episodes | None = None,
+    ) -> Stream[Segment]:
         """A stream of segments: each cell's environments over `horizon` steps under `policy`.
+
+        With `episodes` a segment is a cell's part of a list of whole episodes in groups, and
+        `pipe.train` takes what compares them: `GroupLoss`, `group_relative(...)`.
 
         Waits for:    a version that the next batch may act with (weights), devices.
         Unblocked by: `publish`.
@@ -94,7 +106,9 @@ class Pipeline(OffPolicyUpdates):
         """
         if self._collection is not None:
             raise BadInput("pipe.rollout", "there is a rollout stage already", expected="one")
-        if horizon < 1:
+        if (horizon is None) == (episodes is None):
+            raise BadInput("pipe.rollout", "give horizon=STEPS, or episodes=Episodes(...)")
+        if horizon is not None and horizon < 1:
             raise BadInput("pipe.rollout", "horizon", expected="at least 1", got=horizon)
         placement, choices = placed(self._run, envs, self._placement, self.max_lag)
         for line in placement.describe():
@@ -116,17 +130,20 @@ class Pipeline(OffPolicyUpdates):
             choices,
             only_plan=self._run.planning,
         )
-        self._collection = Collection(
-            self._run, arranger, Admission(ledger), policy, envs, horizon, segments
-        )
+        arguments = (self._run, arranger, Admission(ledger), policy, envs)
+        if episodes is not None:
+            self._collection = EpisodeCollection(*arguments, episodes, segments)
+        else:
+            self._collection = Collection(*arguments, horizon or 1, segments)
         self._crew.check_memory(self._collection.segment_fields(), self._collection.rows)
         self._start("collection", self._collection.run())
         return segments
 
-    def pack(self, segments: Stream[Segment], *, env_steps: int) -> Stream[Batch]:
+    def pack(self, segments: Stream[Segment], *, env_steps: int | None = None) -> Stream[Batch]:
         """Batches of `env_steps` steps, each the segments of all cells in cell order.
 
-        With chunks a step is a chunk, which is up to C simulator steps.
+        With chunks a step is a chunk, which is up to C simulator steps. Batches of whole episodes
+        have no fixed number of steps: leave `env_steps` out.
 
         Waits for:    the segments of the next batch (input).
         Unblocked by: `rollout`.
@@ -134,7 +151,11 @@ class Pipeline(OffPolicyUpdates):
         """
         collection = self._opened("pipe.pack")
         count, horizon = collection.envs.count, collection.horizon
-        if env_steps != count * horizon:
+        if isinstance(collection, EpisodeCollection):
+            if env_steps is not None:
+                raise BadInput("pipe.pack", "a batch of whole episodes has no fixed env_steps")
+        elif env_steps != count * horizon:
+            env_steps = env_steps or 0
             nearest = max(1, round(env_steps / count))
             raise BadInput(
                 "pipe.pack",

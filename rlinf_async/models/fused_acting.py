@@ -18,6 +18,7 @@ from rlinf_async.algorithms.normalizers import Moments, affine, normalize
 from rlinf_async.execution.spaces import Spaces
 from rlinf_async.models.heads import gaussian_logp, log_softmax
 from rlinf_async.models.mlp_kernel import ACTOR, CRITIC, Pass
+from rlinf_async.models.noise import SlotNoise
 from rlinf_async.models.policies import BuiltinPolicy, GaussianActorCritic
 
 Array = NDArray[Any]
@@ -38,6 +39,7 @@ class FusedActor:
         self._critic = self._pair.open(slots, CRITIC)
         self._critics = {slots: self._critic}
         self._std: Float32 = np.ones(policy.output_size, dtype=np.float32)
+        self._by_slot: SlotNoise | None = None
         self._noise: Float32 = np.empty((0, slots, policy.output_size), dtype=np.float32)
         self._outputs: Float32 = np.empty((0, policy.output_size, slots), dtype=np.float32)
 
@@ -49,15 +51,11 @@ class FusedActor:
             self._std = np.exp(self._pair.weights["log_std"])
 
     def begin(self, rng: np.random.Generator, horizon: int) -> None:
-        """Draw the noise of the whole segment at once."""
+        """Draw the noise of the whole segment at once, where it is that of the whole cell."""
         shape = (horizon, self._slots, self._pair.outputs)
-        if self._gaussian:
-            self._noise = rng.standard_normal(shape, dtype=np.float32)
-        else:
-            # The largest of logits plus Gumbel noise is a sample of the softmax.
-            uniform = rng.random(shape, dtype=np.float32)
-            tiny = np.finfo(np.float32).tiny
-            self._noise = -np.log(-np.log(np.maximum(uniform, tiny)))
+        self._by_slot = rng if isinstance(rng, SlotNoise) else None
+        if self._by_slot is None:
+            self._noise = self._draw(rng, shape)
         if len(self._outputs) != horizon:
             self._outputs = np.empty((horizon, *shape[:0:-1]), dtype=np.float32)
 
@@ -67,7 +65,10 @@ class FusedActor:
         self._eye.see(observation, actor.x)
         actor.forward()
         self._outputs[t] = actor.output
-        noise = self._noise[t]
+        if self._by_slot is None:
+            noise = self._noise[t]
+        else:
+            noise = self._draw(self._by_slot, (self._slots, self._pair.outputs))
         if not self._gaussian:
             return np.asarray(np.argmax(actor.output.T + noise, axis=1))
         np.multiply(noise, self._std, out=noise)
@@ -92,6 +93,14 @@ class FusedActor:
 
     def forget(self, slots: Array) -> None:
         """Nothing is remembered."""
+
+    def _draw(self, rng: np.random.Generator | SlotNoise, shape: tuple[int, ...]) -> Float32:
+        if self._gaussian:
+            return rng.standard_normal(shape, dtype=np.float32)
+        # The largest of logits plus Gumbel noise is a sample of the softmax.
+        uniform = rng.random(shape, dtype=np.float32)
+        noise: Float32 = -np.log(-np.log(np.maximum(uniform, np.finfo(np.float32).tiny)))
+        return noise
 
     def _logp(self, action: Array, outputs: Float32) -> Float32:
         """Log-probs [t, n] of actions [t, n, *shape] under outputs [t, A, n]."""
