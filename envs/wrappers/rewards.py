@@ -91,6 +91,8 @@ class _EndsWithSuccess(WrappedCell):
         self._live = np.zeros(cell.slots, np.bool_)
         """Slots within an episode, as seen from outside; the cell inside may think otherwise."""
         self._now: Observation = {}
+        self._told = False
+        """Whether the environment has ever said anything of success."""
 
     def reset(self, seeds: Sequence[int]) -> Observation:
         """As in `CellEnvs`."""
@@ -122,16 +124,20 @@ class _EndsWithSuccess(WrappedCell):
         """See `chunks.Advancing`."""
         chosen = self._chosen(slots)
         result = self.inner.step(actions, _retire, slots=chosen)
-        if result.success is None:
-            raise BadInput("SuccessReward", "the environment reports no success")
         self._now = result.observation
         succeeded = np.zeros(self.slots, np.bool_)
-        succeeded[chosen] = result.success[chosen]
+        if result.success is not None:
+            self._told = True
+            succeeded[chosen] = result.success[chosen]
         terminated = result.terminated | succeeded
+        if len(result.finished) and not self._told:
+            raise BadInput(
+                "SuccessReward",
+                "an episode ended, and the environment has said nothing of success",
+                expected="`success` or `is_success` in the info of a step",
+            )
         self._live[terminated | result.truncated] = False
-        return Substep(
-            succeeded.astype(np.float64), terminated, result.truncated, result.success.copy()
-        )
+        return Substep(succeeded.astype(np.float64), terminated, result.truncated, succeeded)
 
     def observe(self, slots: Slots | None) -> Observation:
         """See `chunks.Advancing`."""

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import structlog
-import torch
 from torch import Tensor
 
 from rlinf_async.algorithms.advantages import chunk_rewards, raw_returns
@@ -136,7 +135,12 @@ class GroupLearner(TorchLearner):
         if not entries["advantage"].any():
             log.warning("update_skipped", version=version, why="every group tied")
             return {"skipped_update": 1.0}
-        self._entries_of_episode = np.bincount(entries["episode"])
+        entries["reduction"] = reduction_weights(
+            self._group_loss.reduction,
+            np.ones(len(batch["logp"]), np.bool_),
+            batch["episode"],
+            length_limit=self._group_loss.length_limit,
+        )
         metrics = self._run_epochs(entries, seed=seed, version=version)
         return {**metrics, "skipped_update": 0.0}
 
@@ -169,18 +173,14 @@ class GroupLearner(TorchLearner):
         return found[batch["episode"]]
 
     def _parts(self, entries: dict[str, Array], seed: int, version: int) -> Iterator[Minibatch]:
-        """As `TorchLearner._parts`, with the weight of each entry in its optimizer step."""
+        """As `TorchLearner._parts`; weights grow by what a mini-batch is smaller than the batch.
+
+        So the loss of each is an unbiased estimate of the whole batch's.
+        """
+        count = len(entries["logp"])
         for part in super()._parts(entries, seed, version):
-            episode_N = part["episode"].numpy()
-            counts = {int(e): int(self._entries_of_episode[e]) for e in np.unique(episode_N)}
-            weight_N = reduction_weights(
-                self._group_loss.reduction,
-                np.ones(len(episode_N), np.bool_),
-                episode_N,
-                episode_entries=counts,
-                length_limit=self._group_loss.length_limit,
-            )
-            yield {**part, "reduction": torch.from_numpy(weight_N)}
+            scale = count / len(part["logp"])
+            yield {**part, "reduction": part["reduction"] * scale}
 
     def _loss_of(self, shard: Minibatch, count: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The shard's part of the loss; its weights know the whole step already."""

@@ -317,3 +317,59 @@ def test_a_chunk_is_part_of_the_described_action() -> None:
     told = describe_env({"env": "HalfCheetah-v5", "chunk": 4})["spaces"]
     assert told["chunk"] == 4
     assert told["action"]["shape"] == (4, 6)
+
+
+class Wins(Noisy):
+    """Succeeds at its third step and goes on, unless it has ended before."""
+
+    def step(self, action: Any) -> Any:
+        answer = super().step(action)
+        return *answer[:4], {"success": self.left == 1}
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_success_ends_an_episode_and_is_all_the_reward(chunk: int) -> None:
+    seeds = (11, 12, 13)
+    cell = cell_of_factory(Wins, N, ours.SuccessReward())
+    alone = [cell_of_factory(Wins, 1) for _ in range(N)]
+    for slot, seed in enumerate(seeds):
+        begun = cell.begin(np.array([slot]), [seed])
+        again = alone[slot].reset([seed])
+        assert all((begun[name] == again[name]).all() for name in begun)
+    one, live, wins = np.full((N, 2), 0.5, np.float32), list(range(N)), 0
+    while live:
+        given = one if chunk == 1 else np.repeat(one[:, None], chunk, 1)
+        step = cell.step if chunk == 1 else cell.chunk_step
+        result = step(given, lambda slot: None, slots=np.array(live))
+        for slot in live[:]:
+            for _ in range(chunk):
+                single = alone[slot].step(one[:1], lambda slot: None)
+                won = bool(single.success[0])
+                if over := won or bool(single.terminated[0] | single.truncated[0]):
+                    break
+            assert np.sum(result.reward[slot]) == float(won)
+            assert result.terminated[slot] == (won or bool(single.terminated[0]))
+            if over:
+                last = result.final_observation["state"][result.finished.tolist().index(slot)]
+                assert (last == single.observation["state"][0]).all()
+                live.remove(slot)
+                wins += won
+    assert wins
+    for each in (cell, *alone):
+        each.close()
+
+
+def test_success_must_be_reported_by_someone() -> None:
+    cell = cell_of_factory(CountEnv, 1, ours.SuccessReward())
+    cell.reset([0])
+    for _ in range(4):
+        cell.step(np.zeros(1, np.int64), next_seed)
+    with pytest.raises(BadInput, match="nothing of success"):  # at the end of an episode of five
+        cell.step(np.zeros(1, np.int64), next_seed)
+    cell.close()
+
+
+def cell_of_factory(factory: Any, count: int, *wrappers: Any) -> Any:
+    described = [describe(each, where="test") for each in wrappers]
+    env = describe(factory, where="test")
+    return make_cell(EnvRequest(env=env, wrappers=described).to_json(), count)
