@@ -33,7 +33,7 @@ class Config:
     """Groups that may be tried in the place of groups that tie."""
     limit: int = 150
     """Steps of an episode."""
-    iterations: int = 30
+    iterations: int = 20
     """Batches in all."""
     max_lag: int = 0
     """Versions a sample may be old when trained on; 0 is exactly on-policy."""
@@ -41,7 +41,7 @@ class Config:
     """Passes over each batch."""
     minibatch: int = 1024
     """Steps in one optimizer step."""
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-3
     clip: float = 0.2
     """How far the probability ratio counts below 1."""
     clip_high: float = 0.28
@@ -50,7 +50,7 @@ class Config:
     """Weight of the distance to the cloned policy."""
     hidden: tuple[int, ...] = (128, 128)
     """Units of each hidden layer."""
-    evaluate_every: int = 10
+    evaluate_every: int = 5
     """Iterations between evaluations."""
     evaluation_episodes: int = 50
     """Whole episodes of fresh seeds on which a version is scored."""

@@ -109,6 +109,11 @@ class GroupLearner(TorchLearner):
         if isinstance(comparison, ReinforcePP) and comparison.kl is not None:
             self._reference = Reference(comparison, normalize=normalize)
 
+    def begin(self, progress: float) -> None:
+        """Schedules stand where they are after this share of the run."""
+        super().begin(progress)
+        self._group_loss = self._group_record.at(progress)
+
     def update(
         self,
         batch: Mapping[str, Array],
@@ -122,9 +127,7 @@ class GroupLearner(TorchLearner):
 
         Where every group ties the update is left out, and the version that follows is the same.
         """
-        progress = version / self._iterations
-        self._group_loss = self._group_record.at(progress)
-        self._adam.rate = self._optimizer.rate(progress)
+        self.begin(version / self._iterations)
         entries = self._episode_entries(batch, statistics)
         if self._reference.wanted:
             seen = {n[4:]: rows for n, rows in entries.items() if n.startswith("obs/")}
@@ -172,15 +175,17 @@ class GroupLearner(TorchLearner):
             return _reinforce_pp(comparison, batch, logp_reference)
         return found[batch["episode"]]
 
-    def _parts(self, entries: dict[str, Array], seed: int, version: int) -> Iterator[Minibatch]:
+    def _parts(
+        self, entries: dict[str, Array], seed: int, version: int
+    ) -> Iterator[tuple[slice, Minibatch]]:
         """As `TorchLearner._parts`; weights grow by what a mini-batch is smaller than the batch.
 
         So the loss of each is an unbiased estimate of the whole batch's.
         """
         count = len(entries["logp"])
-        for part in super()._parts(entries, seed, version):
+        for at, part in super()._parts(entries, seed, version):
             scale = count / len(part["logp"])
-            yield {**part, "reduction": part["reduction"] * scale}
+            yield at, {**part, "reduction": part["reduction"] * scale}
 
     def _loss_of(self, shard: Minibatch, count: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The shard's part of the loss; its weights know the whole step already."""

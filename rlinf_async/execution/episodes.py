@@ -53,8 +53,13 @@ class EpisodeCollection(Collection):
         return segment_fields(self.envs.spaces, horizon=self.horizon, slots=slots, items=True)
 
     async def configure(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Make the learner; returns its name and the reason for it."""
-        return await super().configure({**settings, "episodes": dataclasses.asdict(self.episodes)})
+        """Make the learner; returns its name and the reason for it. It computes all shards."""
+        train = self._crew.host(self._crew.placement.train_host)
+        arguments = {**settings, "episodes": dataclasses.asdict(self.episodes)}
+        chosen: dict[str, Any] = await train.call(
+            "train", "configure", arguments, deadline_s=self._start_s
+        )
+        return chosen
 
     async def configure_off_policy(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Refused: replay holds steps, not episodes that are compared."""
