@@ -28,6 +28,7 @@ class EpisodeRenderWorker(RenderWorker):
 
     def __init__(self, context: WorkerContext, *, run_seed: int, **arguments: Any) -> None:
         self._run_seed = run_seed
+        self._tasks: set[str] = set()
         super().__init__(context, run_seed=run_seed, **arguments)
 
     def begin_items(
@@ -60,12 +61,8 @@ class EpisodeRenderWorker(RenderWorker):
         return {"cut": own.drop(), "episodes": own.end()}
 
     def _cell(self, envs: CellEnvs, episodes: EpisodeTracker, **how: Any) -> RenderCell:
-        if len(set(envs.tasks)) > 1:
-            raise BadInput(
-                "pipe.rollout(episodes=...)",
-                "the slots run different tasks, and a group's episodes must be of one",
-                got=", ".join(sorted(set(envs.tasks))),
-            )
+        self._tasks |= set(envs.tasks)
+        check_one_task(self._tasks)
         return EpisodeCell(envs, episodes, **how)
 
 
@@ -162,6 +159,16 @@ class EpisodeCell(RenderCell):
         for name, view in self._obs_row:
             view[t] = self._observation[name]
         self._row["item"][t] = self._running
+
+
+def check_one_task(tasks: set[str]) -> None:
+    """BadInput where a group's episodes might be of different tasks."""
+    if len(tasks) > 1:
+        raise BadInput(
+            "pipe.rollout(episodes=...)",
+            "the slots run different tasks, and a group's episodes must be of one",
+            got=", ".join(sorted(tasks)),
+        )
 
 
 def _retire(slot: int) -> None:

@@ -170,6 +170,15 @@ class EpisodeCollection(Collection):
         )
 
 
+def extent_of(horizon: int | None, episodes: Episodes | None) -> Any:
+    """What a segment covers: so many steps, or a list of whole episodes; BadInput for neither."""
+    if (horizon is None) == (episodes is None):
+        raise BadInput("pipe.rollout", "give horizon=STEPS, or episodes=Episodes(...)")
+    if horizon is not None and horizon < 1:
+        raise BadInput("pipe.rollout", "horizon", expected="at least 1", got=horizon)
+    return horizon if episodes is None else episodes
+
+
 def check_episodes(episodes: Episodes, policy: Policy, *, lag: str) -> None:
     """BadInput for what cannot be collected as whole episodes."""
     who = "pipe.rollout(episodes=...)"

@@ -16,7 +16,7 @@ from rlinf_async.execution.arranger import Arranger
 from rlinf_async.execution.collection import Collection
 from rlinf_async.execution.crew import Crew
 from rlinf_async.execution.definitions import Envs, Policy
-from rlinf_async.execution.episodes import EpisodeCollection
+from rlinf_async.execution.episodes import EpisodeCollection, extent_of
 from rlinf_async.execution.evaluation import TrainingEvaluation, plan_of
 from rlinf_async.execution.logs import get_logger
 from rlinf_async.execution.off_policy import OffPolicyUpdates
@@ -106,10 +106,7 @@ class Pipeline(OffPolicyUpdates):
         """
         if self._collection is not None:
             raise BadInput("pipe.rollout", "there is a rollout stage already", expected="one")
-        if (horizon is None) == (episodes is None):
-            raise BadInput("pipe.rollout", "give horizon=STEPS, or episodes=Episodes(...)")
-        if horizon is not None and horizon < 1:
-            raise BadInput("pipe.rollout", "horizon", expected="at least 1", got=horizon)
+        extent = extent_of(horizon, episodes)
         placement, choices = placed(self._run, envs, self._placement, self.max_lag)
         for line in placement.describe():
             log.info("placement", line=line)
@@ -130,11 +127,10 @@ class Pipeline(OffPolicyUpdates):
             choices,
             only_plan=self._run.planning,
         )
-        arguments = (self._run, arranger, Admission(ledger), policy, envs)
-        if episodes is not None:
-            self._collection = EpisodeCollection(*arguments, episodes, segments)
-        else:
-            self._collection = Collection(*arguments, horizon or 1, segments)
+        kind = Collection if isinstance(extent, int) else EpisodeCollection
+        self._collection = kind(
+            self._run, arranger, Admission(ledger), policy, envs, extent, segments
+        )
         self._crew.check_memory(self._collection.segment_fields(), self._collection.rows)
         self._start("collection", self._collection.run())
         return segments

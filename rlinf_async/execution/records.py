@@ -41,6 +41,7 @@ class Segment:
     first_slot: int
     slots: int
     horizon: int
+    """(Chunk-)steps of the row; of whole episodes those that the longest list could take."""
     oldest_version: int
     newest_version: int
     env_steps: int
@@ -51,7 +52,7 @@ class Segment:
 
     @property
     def entries(self) -> int:
-        """Actions in the segment: (chunk-)steps of all its slots."""
+        """Actions in the segment: (chunk-)steps of all its slots; of episodes, room for them."""
         return self.horizon * self.slots
 
     def with_arrays(self, row: Mapping[str, np.ndarray]) -> Segment:

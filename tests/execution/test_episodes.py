@@ -6,7 +6,7 @@ import pytest
 
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.definitions import Policy
-from rlinf_async.execution.episodes import check_episodes
+from rlinf_async.execution.episodes import check_episodes, extent_of
 from rlinf_async.hardware.devices import available_cores
 from rlinf_async.scheduling.work_list import Episodes
 from tests.execution.test_reproducible import parameters_of
@@ -58,3 +58,12 @@ def test_episodes_that_cannot_be_collected_are_refused(memory, lag, share, what)
     episodes = Episodes(groups=2, size=2, limit=5, keep_share=share)
     with pytest.raises(BadInput, match=what):
         check_episodes(episodes, policy, lag=lag)
+
+
+@pytest.mark.parametrize("given", [{}, {"horizon": 4, "episodes": True}, {"horizon": 0}])
+def test_what_a_segment_covers_must_be_said_once(given):
+    given = {"horizon": None, "episodes": None, **given}
+    if given["episodes"]:
+        given["episodes"] = Episodes(groups=1, size=2, limit=3)
+    with pytest.raises(BadInput, match="horizon"):
+        extent_of(**given)

@@ -60,3 +60,12 @@ def test_floats_are_rounded_wherever_they_are(bench):
         "a": [1.23457, [2]],
         "b": "x",
     }
+
+
+def test_success_is_drawn_over_the_steps_that_a_version_was_trained_on(bench):
+    rows = [
+        {"version": n + 1, "env_steps": 100 * (n + 1), "eval/version": v, "eval/success_once": s}
+        for n, v, s in ((0, 0, 0.2), (3, 2, 0.5), (5, 6, 0.9))
+    ]
+    rows.insert(1, {"version": 2, "env_steps": 200})
+    assert bench("grpo").curve_of(rows) == [(0, 0.2), (200, 0.5), (600, 0.9)]

@@ -19,7 +19,7 @@ from rlinf_async.models import ActorCritic, GaussianActorCritic
 from rlinf_async.models.modules import as_module
 from rlinf_async.models.noise import SlotNoise
 from rlinf_async.scheduling.work_list import Episodes
-from rlinf_async.workers.render_episodes import EpisodeRenderWorker
+from rlinf_async.workers.render_episodes import EpisodeRenderWorker, check_one_task
 from rlinf_async.workers.rollout_episodes import EpisodeRolloutWorker
 from rlinf_async.workers.train_episodes import EpisodeTrainWorker, entries_of
 from tests.fixtures.drawn_lengths import DrawnLengthEnv
@@ -186,6 +186,12 @@ def test_a_batch_holds_the_untied_groups_in_order_whichever_cell_ran_them():
     assert moments.count == len(seen)
     assert moments.mean[0] == pytest.approx(seen.mean())
     assert moments.var[0] == pytest.approx(seen.var())
+
+
+def test_groups_across_tasks_are_refused():
+    check_one_task({"reach"})
+    with pytest.raises(BadInput, match="must be of one"):
+        check_one_task({"reach", "push"})
 
 
 def test_noise_of_episodes_is_drawn_step_by_step():
