@@ -14,7 +14,13 @@ from rlinf_async.tracing.client import find_run
 from rlinf_async.tracing.devices import device_reports
 from rlinf_async.tracing.diagnosis import Finding, diagnose
 from rlinf_async.tracing.reading import Capture
-from rlinf_async.tracing.views.story import credit_words, plan_words, plans_of, story
+from rlinf_async.tracing.views.story import (
+    credit_words,
+    plan_words,
+    plans_of,
+    story,
+    task_lines,
+)
 
 HELP = """\
 usage: python -m rlinf_async diagnose [RUN]
@@ -61,7 +67,7 @@ def _tell(taken: Capture, *, with_stacks: bool) -> int:
     for each in found:
         print(each)
     if with_stacks and not over:
-        _print_stacks(found, hosts, Path(taken.run["run_dir"]) / "logs")
+        _print_stacks(taken, found, hosts)
     if not found:
         print(_healthy(taken))
     _print_report(taken)
@@ -85,8 +91,12 @@ def _print_report(taken: Capture) -> None:
         print(f"  {line}")
 
 
-def _print_stacks(found: Sequence[Finding], hosts: Mapping[str, int], logs: Path) -> None:
+def _print_stacks(taken: Capture, found: Sequence[Finding], hosts: Mapping[str, int]) -> None:
+    logs = Path(taken.run["run_dir"]) / "logs"
     for each in found:
         if each.kind == "stuck" and each.subject in hosts:
             print(f"\nstacks of {each.subject}:")
             print(stacks_of(hosts[each.subject], logs / f"{each.subject}.err"))
+    if any(each.kind == "stuck" for each in found):
+        print("\ncoroutines of the controller:")
+        print("\n".join(f"  {line}" for line in task_lines(taken.status.get("tasks", []))))

@@ -15,6 +15,7 @@ from rlinf_async.execution.hosts import START_DEADLINE_S, Cluster, Host
 from rlinf_async.execution.local_host import LocalHost
 from rlinf_async.execution.references import needs_script
 from rlinf_async.hardware.devices import memory_available_bytes, raise_file_limit
+from rlinf_async.scheduling.arrangements import while_training
 from rlinf_async.scheduling.placement import HostPlan, Placement
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Crew:
         self._pools: list[RowPool] = []
         run.watched.hosts = lambda: set(self._hosts.values())
         run.watched.cores = lambda: {plan.name: plan.cores for plan in self.placement.hosts}
+        run.watched.cores_beside = lambda: while_training(self.placement)
         for worker in run.workers:
             worker.opening = True
         raise_file_limit(FILES_OF_CONTROLLER + FILES_PER_HOST * len(placement.hosts))

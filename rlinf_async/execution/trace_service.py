@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from rlinf_async.execution.coroutines import task_rows
 from rlinf_async.execution.logs import get_logger
 from rlinf_async.execution.telling import tell
 from rlinf_async.tracing import wire
@@ -117,6 +118,7 @@ class TraceService:
             "streams": watched.stream_rows(),
             "hosts": watched.host_rows(),
             "credits": watched.credits(),
+            "tasks": task_rows(asyncio.all_tasks()),
             "cpu_s": self._run.cpu_s(),
         }
 

@@ -29,6 +29,8 @@ class Watched:
         self.hosts: Callable[[], Collection[Host]] = tuple
         self.cores: Callable[[], Mapping[str, Sequence[int]]] = dict
         """Host to the cores that the arrangement in force gives it."""
+        self.cores_beside: Callable[[], Mapping[str, Sequence[int]]] = dict
+        """The same while training runs, of hosts that yield cores to it."""
         self.ledger: Ledger | None = None
         self.pool: RowPool | None = None
         self.max_lag = 0
@@ -58,8 +60,15 @@ class Watched:
 
     def host_rows(self) -> list[dict[str, Any]]:
         """One row for each host: its process, its command, and what its environments do."""
-        cores = self.cores()
-        rows = ({**_host_row(host), "cores": cores.get(host.name, ())} for host in self.hosts())
+        cores, beside = self.cores(), self.cores_beside()
+        rows = [
+            {
+                **_host_row(host),
+                "cores": cores.get(host.name, ()),
+                "cores_beside": beside.get(host.name, cores.get(host.name, ())),
+            }
+            for host in self.hosts()
+        ]
         return sorted(rows, key=lambda row: row["name"])
 
     def credits(self) -> dict[str, Any]:

@@ -79,10 +79,14 @@ def _begin_ns(capture: Capture, controller: ProcessTrace) -> int:
 def _shared_alike(hosts: Sequence[Mapping[str, Any]]) -> list[tuple[int, ...]]:
     """The cores, those together that the same hosts may use."""
     users: dict[frozenset[str], list[int]] = {}
-    for core in sorted({core for host in hosts for core in host["cores"]}):
-        mine = frozenset(host["name"] for host in hosts if core in host["cores"])
+    for core in sorted({core for host in hosts for core in _all_cores(host)}):
+        mine = frozenset(host["name"] for host in hosts if core in _all_cores(host))
         users.setdefault(mine, []).append(core)
     return [tuple(cores) for cores in users.values()]
+
+
+def _all_cores(host: Mapping[str, Any]) -> set[int]:
+    return {*host["cores"], *host.get("cores_beside", ())}
 
 
 class _View:
@@ -101,18 +105,20 @@ class _View:
             host["name"]: _working(capture.process(host["name"]) or controller, moments)
             for host in hosts
         }
+        self._training = np.zeros(len(moments), dtype=bool)
+        for host in hosts:
+            if _phase(host) == "train":
+                self._training |= self._working[host["name"]]
         self._waits = {stage: dict(_waits(controller, stage, moments)) for stage in PHASES}
 
     def device(self, cores: tuple[int, ...]) -> Device:
         """The report of `cores`."""
-        mine = [host for host in self._hosts if set(cores) <= set(host["cores"])]
+        mine = [host for host in self._hosts if set(cores) <= _all_cores(host)]
         busy, load = {}, np.zeros(len(self._moments))
         for host in mine:
-            # A learner's threads fill its cores; every other host has one thread at work.
-            of_each = len(cores) / len(host["cores"])
-            wide = len(cores) if _phase(host) == "train" else of_each
-            load += self._working[host["name"]] * wide
-            busy[host["name"]] = float(self._working[host["name"]].mean()) * wide / len(cores)
+            here = self._load(host, set(cores))
+            load += here
+            busy[host["name"]] = float(here.mean()) / len(cores)
         idle = 1.0 - np.minimum(load / len(cores), 1.0)
         return Device(
             cores=cores,
@@ -120,6 +126,17 @@ class _View:
             idle=dict(sorted(self._reasons(mine, idle), key=lambda item: -item[1])),
             seconds=self._seconds,
         )
+
+    def _load(self, host: dict[str, Any], cores: set[int]) -> npt.NDArray[np.float64]:
+        """How many of `cores` a host keeps at work at each moment."""
+        load = np.zeros(len(self._moments))
+        times = ((host["cores"], ~self._training), (host.get("cores_beside"), self._training))
+        for given, when in times:
+            used = set(given or host["cores"])
+            # A learner's threads fill its cores; every other host has one thread at work.
+            of_it = 1.0 if _phase(host) == "train" else 1.0 / len(used)
+            load += self._working[host["name"]] * when * len(used & cores) * of_it
+        return load
 
     def _reasons(
         self, hosts: Sequence[dict[str, Any]], idle: npt.NDArray[np.float64]

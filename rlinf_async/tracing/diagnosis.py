@@ -254,15 +254,16 @@ def _sick(capture: Capture) -> Iterator[Finding]:
 
 
 def _growing(history: list[list[float]]) -> Iterator[Finding]:
-    """Memory that grew through each third of the time that is remembered."""
-    rows = [row for row in history if row[4] > 0]
+    """Memory that grew through each third of the time since the first iterations."""
+    rows = [row for row in history if row[4] > 0 and row[1] >= WARM_ITERATIONS]
     if len(rows) < 9 or (rows[-1][0] - rows[0][0]) * 1e-9 < GROWTH_WINDOW_S:
         return
     third = len(rows) // 3
     levels = [min(row[4] for row in rows[at * third : (at + 1) * third]) for at in range(3)]
-    seconds = (rows[-1][0] - rows[0][0]) * 1e-9 * 2 / 3
-    per_s = (levels[2] - levels[0]) / seconds
-    if levels[0] < levels[1] < levels[2] and per_s > GROWTH_BYTES_PER_S:
+    third_s = (rows[-1][0] - rows[0][0]) * 1e-9 / 3
+    # What loads late grows once; the slower half counts.
+    per_s = min(levels[1] - levels[0], levels[2] - levels[1]) / third_s
+    if per_s > GROWTH_BYTES_PER_S:
         yield Finding(
             kind="sick",
             subject="hosts",

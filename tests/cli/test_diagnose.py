@@ -35,6 +35,8 @@ def test_a_sleeping_step_is_named_with_its_stack(launch, tmp_path, monkeypatch, 
     assert said.startswith("stuck: an environment of host-0 has been in step ")
     assert "stacks of host-0:" in said
     assert "planted_faults.py" in said
+    assert "coroutines of the controller:" in said
+    assert "pack: " in said
     assert "the last minute:" in said
     assert "segments: " in said
 

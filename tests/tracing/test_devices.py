@@ -100,6 +100,38 @@ def test_a_device_is_charged_with_who_works_on_it_and_what_its_bubbles_wait_for(
     assert str(second) == "cores 1-2: at work 40% (train 40%); 60% waits for rollouts"
 
 
+def test_a_host_that_yields_its_core_to_training_works_elsewhere_meanwhile():
+    """Both hosts collect while training runs: host-1 does so on core 0 then."""
+    machine = Machine()
+    thread = threading.Thread(target=_overlapping, args=(machine,), name="work-here")
+    thread.start()
+    thread.join()
+    hosts = [
+        host("host-0", roles="render+rollout", cores=[0], cores_beside=[0]),
+        host("host-1", roles="render+rollout", cores=[1], cores_beside=[0]),
+        host("train", roles="train", cores=[1], cores_beside=[1]),
+    ]
+    capture = machine.capture(hosts=hosts, max_lag=1, status={"iteration": 5})
+    first, second = device_reports(capture)
+    assert first.busy == pytest.approx({"host-0": 1.0, "host-1": 0.4}, abs=0.01)
+    assert first.busy_share == pytest.approx(1.0)
+    assert second.busy == pytest.approx({"host-1": 0.6, "train": 0.4}, abs=0.01)
+
+
+def _overlapping(machine: Machine) -> None:
+    for name in ("controller", "host-0", "host-1", "train"):
+        machine.process(name)
+    recorders = machine.recorders
+    for _ in range(5):
+        with (
+            recorders["controller"].span("rollout"),
+            recorders["host-0"].span("rollout.collect"),
+            recorders["host-1"].span("rollout.collect"),
+        ):
+            machine.clock.tick_ns(600 * MS)
+            machine.span("train", "train.train", 400)
+
+
 def test_only_the_last_seconds_count_and_a_run_that_has_not_begun_has_no_report():
     machine = turns(5)
     machine.clock.tick_ns(20_000 * MS)

@@ -168,6 +168,11 @@ def test_what_is_not_finite_late_old_or_growing_is_sick():
     assert kinds(run(controller=BALANCED, status={"lag": [0, 1, 2]})) == [("sick", "train")]
     growing = [[at * 5 * 10**9, at, at, 0, 10**9 + at * 10**8, 0] for at in range(12)]
     assert kinds(run(controller=BALANCED, history=growing)) == [("sick", "hosts")]
+    # The first iterations load what they need, and a step is no growth.
+    loading = [[at * 5 * 10**9, min(at, 2), 0, 0, row[4], 0] for at, row in enumerate(growing)]
+    assert kinds(run(controller=BALANCED, history=loading)) == []
+    step = [[*row[:4], 10**9 * (1 + (at > 5)), 0] for at, row in enumerate(growing)]
+    assert kinds(run(controller=BALANCED, history=step)) == []
     steady = [
         [row[0], row[1], row[2], 0, 10**9 + (at % 3) * 10**8, 0] for at, row in enumerate(growing)
     ]

@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 from rlinf_async.tracing.recorder import segment_number
-from rlinf_async.tracing.views.web import PageServer, page_state
+from rlinf_async.tracing.views.page_state import page_state
+from rlinf_async.tracing.views.web import PageServer
 from tests.tracing.captures import journey
 from tests.tracing.test_terminal import ByHand
 
@@ -67,9 +68,16 @@ def test_the_page_is_told_the_state_of_the_run(tmp_path):
 
 def test_slices_come_in_columns_with_their_segments(tmp_path):
     taken = journey().capture(**ByHand(tmp_path).capture(1.0).status)
-    processes = {each["name"]: each for each in page_state(taken, 5.0)["processes"]}
-    waits, calls = processes["controller"]["rows"]
-    assert (waits["label"], waits["names"]) == ("train waits", ["input: batches"])
+    taken.run["run_dir"] = str(tmp_path)
+    processes = {each["name"]: each for each in page_state(taken)["processes"]}
+    waits, calls, counter = processes["controller"]["rows"]
+    assert (waits["label"], waits["names"]) == ("train", ["input: batches"])
+    assert (counter["kind"], counter["label"], counter["value"]) == (
+        "counter",
+        "loop lag ms",
+        [1.5],
+    )
+    assert [name for _, name in processes["controller"]["instants"]] == ["published"]
     assert calls["names"] == ["rollout"]
     (row,) = processes["host-0"]["rows"]
     assert len(row["begin"]) == len(row["end"]) == len(row["name"]) == len(row["depth"]) == 4

@@ -8,7 +8,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import orjson
 from rich.text import Text
 
 from rlinf_async.cli.frame import sparkline
@@ -17,6 +16,7 @@ from rlinf_async.tracing.account import KINDS, Stage
 from rlinf_async.tracing.devices import device_reports
 from rlinf_async.tracing.diagnosis import diagnose
 from rlinf_async.tracing.reading import Capture
+from rlinf_async.tracing.views.log import newest_entries
 from rlinf_async.tracing.views.story import story
 from rlinf_async.tracing.views.timeline import Row, span_sums
 
@@ -240,28 +240,12 @@ def details(capture: Capture, process: str, seconds: float) -> Text:
 def log_lines(logs: Path, count: int) -> Text:
     """The newest lines of the controller's log."""
     text = Text(no_wrap=True, overflow="ellipsis")
-    for line in _tail(logs / "controller.jsonl", count):
-        try:
-            entry = orjson.loads(line)
-        except ValueError:
-            continue
-        colours = {"warning": "#d29922", "error": "#f85149"}
-        text.append(f"{str(entry.get('at', ''))[11:19]} ", style=DIM)
-        text.append(f"{entry.get('event', '')} ", style=colours.get(str(entry.get("level")), TEXT))
-        known = ("at", "event", "level", "process", "pid", "run")
-        told = (f"{key}={value}" for key, value in entry.items() if key not in known)
-        text.append(" ".join(told) + "\n", style=DIM)
+    colours = {"warning": "#d29922", "error": "#f85149"}
+    for entry in newest_entries(logs, count):
+        text.append(f"{entry['at']} ", style=DIM)
+        text.append(f"{entry['event']} ", style=colours.get(entry["level"], TEXT))
+        text.append(f"{entry['told']}\n", style=DIM)
     return text
-
-
-def _tail(file: Path, count: int) -> list[bytes]:
-    try:
-        with file.open("rb") as log:
-            size = log.seek(0, 2)
-            log.seek(max(0, size - 400 * count))
-            return log.read().splitlines()[-count:]
-    except OSError:
-        return []
 
 
 def plain(text: str) -> Text:

@@ -5,7 +5,7 @@ train waits 41% for rollouts; rollout is bound by the simulator; expected gain o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from rlinf_async.tracing.reading import Capture
 from rlinf_async.tracing.views.gains import expected_gains, gain_words
 
 WORTH_TELLING = 0.05
+INNERMOST = 3
 PLANS_BYTES = 1 << 18
 
 
@@ -89,3 +90,16 @@ def credit_words(credits: Mapping[str, Any]) -> str:
     rows = f"{credits['rows_free']} of {credits['rows']} rows free" if "rows" in credits else ""
     batches = f"{credits['batches']} of {credits['credits']} batches under way"
     return "; ".join(filter(None, [said, why_dropped, rows, batches]))
+
+
+def task_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """`cell-0 and 3 more: Collection._admitted (collection.py:215)`: where the tasks wait."""
+    return [
+        f"{_several(each)}: {' -> '.join(each['where'][-INNERMOST:]) or 'not begun'}"
+        for each in tasks
+    ]
+
+
+def _several(task: Mapping[str, Any]) -> str:
+    name, count = str(task["name"]), task["count"]
+    return f"{name} and {count - 1} more" if count > 1 else name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from rlinf_async.tracing.account import CONTROLLER, stages_of
 from rlinf_async.tracing.client import Viewer
 from rlinf_async.tracing.reading import Capture
 from rlinf_async.tracing.views import pieces
+from rlinf_async.tracing.views.story import task_lines
 from rlinf_async.tracing.views.timeline import timeline
 
 FRAME_S = 0.25
@@ -182,10 +183,13 @@ class RunView(App[None]):
         box = self.query_one("#stacks", Static)
         box.display, box.border_title = True, f"stacks of {chosen} (esc closes)"
         box.update("reading ...")
-        self.run_worker(lambda: self._read_stacks(chosen, pid), thread=True, exclusive=True)
+        tasks = task_lines(taken.status.get("tasks", [])) if chosen == CONTROLLER else []
+        self.run_worker(lambda: self._read_stacks(chosen, pid, tasks), thread=True, exclusive=True)
 
-    def _read_stacks(self, process: str, pid: int) -> None:
+    def _read_stacks(self, process: str, pid: int, tasks: Sequence[str]) -> None:
         text = stacks_of(pid, self._logs / f"{process}.err")
+        if tasks:
+            text = "\n".join(["coroutines:", *(f"  {line}" for line in tasks), "", text])
         self.call_from_thread(self._show, "stacks", pieces.plain(text))
 
     @property

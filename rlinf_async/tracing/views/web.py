@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
@@ -17,89 +18,25 @@ from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
-from rlinf_async.tracing.account import stages_of
 from rlinf_async.tracing.client import Viewer
-from rlinf_async.tracing.diagnosis import diagnose
-from rlinf_async.tracing.lanes import Slice, slices, stage_waits
-from rlinf_async.tracing.reading import Capture, ProcessTrace
-from rlinf_async.tracing.views.pieces import SPANS, STATES, colour
-from rlinf_async.tracing.views.story import story
+from rlinf_async.tracing.recorder import CELLS
+from rlinf_async.tracing.views.page_state import minute_state, page_state
+from rlinf_async.tracing.views.pieces import SPANS, STATES
 
 LONGEST_S = 60.0
+JUDGE_EVERY_S = 2.0
+POLICY = "default-src 'self' 'unsafe-inline'; img-src data:"
+SCRIPTS = ("timeline.js", "panels.js", "page.js")
 
 
-def page_state(capture: Capture, seconds: float) -> dict[str, Any]:
-    """What the page draws; times are microseconds before the capture's end."""
-    stages = stages_of(capture, recent=True)
-    found = diagnose(capture)
-    status = capture.status
-    verdict = [f"{each.kind}: {each.sentence}" for each in found]
-    if not found:
-        verdict = [story(capture)]
-    return {
-        "run": capture.run,
-        "seconds": seconds,
-        "status": {**status["status"], "losses": {}},
-        "max_lag": status["max_lag"],
-        "dropped": status["dropped"],
-        "hosts": status["hosts"],
-        "streams": status["streams"],
-        "history": status["history"][-240:],
-        "verdict": verdict,
-        "healthy": not found,
-        "stages": [
-            {
-                "name": name,
-                "shares": stage.shares(),
-                "waits": [
-                    [state, on, spent_s / max(stage.wall_s, 1e-9)]
-                    for (state, on), spent_s in stage.spent_s.items()
-                ],
-            }
-            for name, stage in stages.items()
-        ],
-        "processes": [_process(trace, capture.taken_ns) for trace in capture.processes],
-    }
-
-
-def _process(trace: ProcessTrace, taken_ns: int) -> dict[str, Any]:
-    rows = [
-        _row(f"{trace.threads[thread]}{f' ({lane + 1})' if lane else ''}", mine, taken_ns)
-        for (thread, lane), mine in _by_lane(slices(trace)).items()
-    ]
-    waits = [
-        {**_row(f"{stage} waits", found, taken_ns), "waits": True}
-        for stage, found in sorted(stage_waits(trace).items())
-    ]
-    return {"name": trace.process, "pid": trace.pid, "rows": [*waits, *rows]}
-
-
-def _by_lane(found: list[Slice]) -> dict[tuple[int, int], list[Slice]]:
-    lanes: dict[tuple[int, int], list[Slice]] = {}
-    for each in found:
-        lanes.setdefault((each.thread, each.lane), []).append(each)
-    return dict(sorted(lanes.items()))
-
-
-def _row(label: str, found: list[Slice], taken_ns: int) -> dict[str, Any]:
-    """Columns, not records: a hundred thousand slices are a few arrays."""
-    names = sorted({each.name for each in found})
-    number = {name: at for at, name in enumerate(names)}
-    return {
-        "label": label,
-        "names": names,
-        "colours": [_colour(name) for name in names],
-        "depths": 1 + max((each.depth for each in found), default=0),
-        "begin": [(each.begin_ns - taken_ns) // 1000 for each in found],
-        "end": [(each.end_ns - taken_ns) // 1000 for each in found],
-        "name": [number[each.name] for each in found],
-        "depth": [each.depth for each in found],
-        "segments": {at: each.segments for at, each in enumerate(found) if each.segments},
-    }
-
-
-def _colour(name: str) -> str:
-    return STATES.get(name.partition(":")[0]) or colour(name)
+def whole_page() -> str:
+    """The page as one text: nothing of it is asked for afterwards."""
+    folder = resources.files("rlinf_async.tracing.views").joinpath("page")
+    page = folder.joinpath("page.html").read_text()
+    legend = {"states": STATES, "spans": SPANS, "cells": CELLS}
+    script = "\n".join(folder.joinpath(name).read_text() for name in SCRIPTS)
+    page = page.replace("/*STYLE*/", folder.joinpath("page.css").read_text())
+    return page.replace("/*LEGEND*/ {}", json.dumps(legend)).replace("/*SCRIPT*/", script)
 
 
 class PageServer(ThreadingHTTPServer):
@@ -110,10 +47,10 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, viewer: Viewer, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self._viewer, self._lock = viewer, Lock()
+        self._minute: dict[str, Any] = {}
+        self._judged_s = float("-inf")
         self.word = secrets.token_urlsafe(16)
-        page = resources.files("rlinf_async.tracing.views").joinpath("page.html").read_text()
-        legend = json.dumps({"states": STATES, "spans": SPANS})
-        self.page = page.replace("/*LEGEND*/ {}", legend).encode()
+        self.page = whole_page().encode()
 
     @property
     def address(self) -> str:
@@ -124,10 +61,12 @@ class PageServer(ThreadingHTTPServer):
         """The newest state as JSON; of a run that has ended, its last one."""
         with self._lock:
             alive = self._viewer.pump()
-            taken = self._viewer.capture(seconds)
-        return orjson.dumps(
-            {**page_state(taken, seconds), "ended": not alive}, option=orjson.OPT_NON_STR_KEYS
-        )
+            if time.monotonic() - self._judged_s > JUDGE_EVERY_S:
+                self._minute = minute_state(self._viewer.capture(LONGEST_S))
+                self._judged_s = time.monotonic()
+            taken = page_state(self._viewer.capture(seconds))
+            document = {**taken, **self._minute, "seconds": seconds, "ended": not alive}
+        return orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -155,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Cache-Control", "no-store")
-        self.send_header("Content-Security-Policy", "default-src 'self' 'unsafe-inline'")
+        self.send_header("Content-Security-Policy", POLICY)
         self.end_headers()
         self.wfile.write(content)
 
