@@ -17,6 +17,7 @@ from rlinf_async.execution.spaces import Spaces
 from rlinf_async.execution.worker import Worker, WorkerContext
 from rlinf_async.models.acting import make_actor
 from rlinf_async.workers.central_clock import CentralClock
+from rlinf_async.workers.merged_calls import MergedCalls
 from rlinf_async.workers.segments import LiveWeights, OpenSegment
 
 ACTION_STREAM = 1
@@ -43,8 +44,12 @@ class RolloutWorker(Worker):
         render_hosts: dict[str, str],
         free_lag: bool,
         deadline_s: float,
+        merged: dict[str, Any] | None = None,
     ) -> None:
-        """`cells`: slots of each cell; `render_hosts`: host of each cell's environments."""
+        """`cells`: slots of each cell; `render_hosts`: host of each cell's environments.
+
+        `merged`: arguments of `MergedCalls`, if a central policy may act for several cells at once.
+        """
         super().__init__(context)
         self._horizon, self._run_seed, self._free_lag = horizon, run_seed, free_lag
         self._deadline_s = deadline_s
@@ -57,6 +62,9 @@ class RolloutWorker(Worker):
             for cell, slots in self._slots.items()
         }
         self._weights = LiveWeights()
+        self._merged = (
+            None if merged is None else MergedCalls(self._compute, context.recorder, **merged)
+        )
         self._clock = CentralClock(context.recorder.stage(f"rollout@{context.host}"))
 
     async def adopt(self, version: int, row: int) -> int:
@@ -96,7 +104,10 @@ class RolloutWorker(Worker):
             segment: OpenSegment = await self._compute(self._open, cell, batch, version, row)
             try:
                 for t in range(self._horizon):
-                    await self._compute(segment.act, t)
+                    if self._merged is None:
+                        await self._compute(segment.act, t)
+                    else:
+                        await self._merged.act(segment, t)
                     await self._render("step", cell=cell, t=t)
                 await self._compute(segment.finish, self._horizon)
             finally:

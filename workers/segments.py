@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_async.execution.worker import WorkerContext
-from rlinf_async.models.acting import Actor
+from rlinf_async.models.acting import ActCall, Actor
 
 Row = Mapping[str, np.ndarray]
 
@@ -87,8 +87,10 @@ class OpenSegment:
         self._context, self._actor, self._row = context, actor, row
         self._observations = {name: row[f"obs/{name}"] for name in names}
         self._weights, self._free_lag = weights, free_lag
-        self._slots = row["reward"].shape[1]
-        self._version = -1
+        self.slots = row["reward"].shape[1]
+        """n."""
+        self.version = -1
+        """That acts."""
         self._since = 0
         """The step from which the present version acts."""
 
@@ -102,20 +104,29 @@ class OpenSegment:
 
     def act(self, t: int) -> None:
         """Write `action[t]` and `version[t]` for the observation at t."""
-        if self._free_lag and self._weights.newest != self._version:
+        call = self.call(t)
+        with self._context.recorder.span("rollout.act", items=self.slots):
+            self.put(t, self._actor.act(t, call.observation))
+
+    def call(self, t: int) -> ActCall:
+        """What the policy has to be asked before step t; from then on, `version` acts."""
+        if self._free_lag and self._weights.newest != self.version:
             # Values and log-probs belong to the version that acted: settle its steps first.
             self._settle(t)
             self._load(self._weights.newest)
         if t:
             self._forget_ended(t - 1)
-        with self._context.recorder.span("rollout.act", items=self._slots):
-            observation = {name: view[t] for name, view in self._observations.items()}
-            self._row["action"][t] = self._actor.act(t, observation)
-        self._row["version"][t] = self._version
+        observation = {name: view[t] for name, view in self._observations.items()}
+        return ActCall(self._actor, t, observation)
+
+    def put(self, t: int, action: np.ndarray) -> None:
+        """Write the policy's answer."""
+        self._row["action"][t] = action
+        self._row["version"][t] = self.version
 
     def finish(self, horizon: int) -> None:
         """Write the last steps' log-probs and values and the value of the last observation."""
-        with self._context.recorder.span("rollout.values", items=self._slots * horizon):
+        with self._context.recorder.span("rollout.values", items=self.slots * horizon):
             self._settle(horizon)
             self._forget_ended(horizon - 1)
             last = {name: view[horizon] for name, view in self._observations.items()}
@@ -127,7 +138,7 @@ class OpenSegment:
         version_T = self._row["version"]
         executed = self._row.get("executed")
         return {
-            "env_steps": version_T.size * self._slots if executed is None else int(executed.sum()),
+            "env_steps": version_T.size * self.slots if executed is None else int(executed.sum()),
             "oldest_version": int(version_T.min()),
             "newest_version": int(version_T.max()),
             "episodes": episodes,
@@ -140,7 +151,7 @@ class OpenSegment:
             self._actor.forget(ended_n)
 
     def _load(self, version: int) -> None:
-        self._version = version
+        self.version = version
         self._weights.use(self, version)
         self._actor.load(self._context.rows("weights", self._weights.row_of(version)))
 

@@ -123,6 +123,9 @@ class WorkerBuilder:
             },
             "free_lag": options.lag == "free",
             "deadline_s": options.reply_timeout_s,
+            "merged": None
+            if options.deterministic
+            else {"most_slots": options.merge_slots, "wait_s": options.merge_wait_ms / 1e3},
         }
 
     def _cells_of(self, plan: HostPlan) -> list[Cell]:

@@ -40,6 +40,13 @@ class EngineOptions:
     free: actors take each new version at once."""
     cell: int = 16
     """Environments in one cell, the unit of a policy call; part of what a seed reproduces."""
+    deterministic: bool = True
+    """False: a central policy acts for all cells that are ready in one call, which is faster for
+    large policies and many cells; the last bits then depend on timing."""
+    merge_slots: int | None = None
+    """Environments of one such call at most. None: all that are ready."""
+    merge_wait_ms: float = 0.0
+    """So long the first cell that is ready waits for others to share its call."""
     start_timeout_s: float = 300.0
     """A worker that is not built in this time, its environments' first reset included, is taken for
     stuck."""
@@ -61,13 +68,27 @@ class EngineOptions:
     """Draw the learning curve into the run's folder when the run has ended."""
 
     def __post_init__(self) -> None:
-        for name, least in (("hosts", 1), ("cell", 1), ("depth", 1), ("seed", 0)):
+        for name, least in (
+            ("hosts", 1),
+            ("cell", 1),
+            ("depth", 1),
+            ("seed", 0),
+            ("merge_slots", 1),
+            ("merge_wait_ms", 0.0),
+        ):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise BadInput(f"--{name}", "too small", expected=f"at least {least}", got=value)
+                option = f"--{name.replace('_', '-')}"
+                raise BadInput(option, "too small", expected=f"at least {least}", got=value)
         for name in ("hosts", "depth"):
             if self.placement and getattr(self, name) is not None:
                 raise BadInput(f"--{name}", "--placement says that", fix=f"leave --{name} out")
+        if self.deterministic and (self.merge_slots or self.merge_wait_ms):
+            raise BadInput(
+                "--merge-slots" if self.merge_slots else "--merge-wait-ms",
+                "policy calls are merged only where the last bits may depend on timing",
+                fix="add --no-deterministic, or leave it out",
+            )
         for name in ("start_timeout_s", "reply_timeout_s", "env_timeout_s"):
             limit_s = getattr(self, name)
             if not 0.0 < limit_s < math.inf:

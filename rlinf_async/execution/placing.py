@@ -32,6 +32,7 @@ def placed(
         fixed = read_placement(fixed, cores=run.cores, cells=len(envs.cells))
     if fixed is not None:
         _check_fixed(fixed, envs)
+        _check_merging(run, fixed)
         return with_draw_host(_with_torch(fixed, envs), envs), {}
     mode, reason = _mode(run, max_lag)
     if reason:
@@ -45,6 +46,7 @@ def placed(
         policy=_policy(run, envs, mode),
         depth=options.depth,
     )
+    _check_merging(run, placement)
     placement = with_draw_host(_with_torch(placement, envs), envs)
     if run.planning or (options.mode == "auto" and mode == "hybrid"):
         choices = arrangements(placement, run.cores)
@@ -60,6 +62,18 @@ def _with_torch(placement: Placement, envs: Envs) -> Placement:
     return replace(
         placement, gradient=tuple(name for name in placement.gradient if name not in render)
     )
+
+
+def _check_merging(run: Run, placement: Placement) -> None:
+    """Refuse an option that would do nothing."""
+    beside = placement.policy == "beside" or placement.mode == "serial"
+    if not run.options.deterministic and beside:
+        raise BadInput(
+            "--no-deterministic",
+            "only a central policy in a process of its own acts for several cells at once",
+            got=f"policy {placement.policy} in {placement.mode} mode",
+            fix="add --policy central, or leave --no-deterministic out",
+        )
 
 
 def _check_fixed(placement: Placement, envs: Envs) -> None:

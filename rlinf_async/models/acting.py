@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,6 +44,28 @@ class Actor(Protocol):
     def forget(self, slots: Array) -> None:
         """Episodes of `slots` [n] bool have ended: what is remembered of them is gone."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ActCall:
+    """What `actor.act(t, observation)` is called with."""
+
+    actor: Any
+    t: int
+    observation: Mapping[str, Array]
+
+
+def act_together(calls: Sequence[ActCall]) -> list[Array]:
+    """The actions of several cells that have the same weights loaded, from one policy call.
+
+    Their last bits depend on which cells come together. Actors of a policy's own that cannot act
+    together act one after the other.
+    """
+    together = getattr(type(calls[0].actor), "act_together", None)
+    if together is None or len(calls) == 1:
+        return [call.actor.act(call.t, call.observation) for call in calls]
+    actions: list[Array] = together(calls)
+    return actions
 
 
 def make_actor(policy: Any, spaces: Spaces, slots: int, *, normalize: bool) -> Actor:

@@ -8,7 +8,8 @@ its end, which cost a fraction of T small ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from rlinf_async.algorithms.normalizers import Moments, affine, normalize
 from rlinf_async.execution.spaces import Spaces
+from rlinf_async.models.acting import ActCall
 from rlinf_async.models.heads import gaussian_logp, log_softmax
 from rlinf_async.models.mlp_kernel import ACTOR, CRITIC, Pass
 from rlinf_async.models.noise import SlotNoise
@@ -37,6 +39,7 @@ class FusedActor:
         self._eye = Eye(spaces, normalize=normalize)
         self._actor = self._pair.open(slots, ACTOR)
         self._critic = self._pair.open(slots, CRITIC)
+        self._actors = {slots: self._actor}
         self._critics = {slots: self._critic}
         self._std: Float32 = np.ones(policy.output_size, dtype=np.float32)
         self._by_slot: SlotNoise | None = None
@@ -61,19 +64,23 @@ class FusedActor:
 
     def act(self, t: int, observation: Mapping[str, Array]) -> Array:
         """Sample actions [n, *shape] before step t."""
-        actor = self._actor
-        self._eye.see(observation, actor.x)
-        actor.forward()
-        self._outputs[t] = actor.output
-        if self._by_slot is None:
-            noise = self._noise[t]
-        else:
-            noise = self._draw(self._by_slot, (self._slots, self._pair.outputs))
-        if not self._gaussian:
-            return np.asarray(np.argmax(actor.output.T + noise, axis=1))
-        np.multiply(noise, self._std, out=noise)
-        np.add(noise, actor.output.T, out=noise)
-        return np.asarray(noise.reshape(self._slots, *self._action.shape))
+        self._eye.see(observation, self._actor.x)
+        self._actor.forward()
+        return self._sampled(t, self._actor.output)
+
+    @staticmethod
+    def act_together(calls: Sequence[ActCall]) -> list[Array]:
+        """Actions of several cells with the same weights; see `acting.act_together`."""
+        first: FusedActor = calls[0].actor
+        edges = [0, *itertools.accumulate(call.actor._slots for call in calls)]
+        whole = first._joined(edges[-1])
+        for call, start, stop in zip(calls, edges, edges[1:], strict=False):
+            call.actor._eye.see(call.observation, whole.x[start:stop])
+        whole.forward()
+        return [
+            call.actor._sampled(call.t, whole.output[:, start:stop])
+            for call, start, stop in zip(calls, edges, edges[1:], strict=False)
+        ]
 
     def finish(self, row: Mapping[str, Array], start: int, stop: int) -> None:
         """Write `logp`, `value` and `final_value` of steps start to stop."""
@@ -101,6 +108,25 @@ class FusedActor:
         uniform = rng.random(shape, dtype=np.float32)
         noise: Float32 = -np.log(-np.log(np.maximum(uniform, np.finfo(np.float32).tiny)))
         return noise
+
+    def _sampled(self, t: int, output: Float32) -> Array:
+        """Actions [n, *shape] from outputs [A, n] and the noise of step t."""
+        self._outputs[t] = output
+        if self._by_slot is None:
+            noise = self._noise[t]
+        else:
+            noise = self._draw(self._by_slot, (self._slots, self._pair.outputs))
+        if not self._gaussian:
+            return np.asarray(np.argmax(output.T + noise, axis=1))
+        np.multiply(noise, self._std, out=noise)
+        np.add(noise, output.T, out=noise)
+        return np.asarray(noise.reshape(self._slots, *self._action.shape))
+
+    def _joined(self, slots: int) -> Pass:
+        """The actor's net for so many slots."""
+        if slots not in self._actors:
+            self._actors[slots] = self._pair.open(slots, ACTOR)
+        return self._actors[slots]
 
     def _logp(self, action: Array, outputs: Float32) -> Float32:
         """Log-probs [t, n] of actions [t, n, *shape] under outputs [t, A, n]."""

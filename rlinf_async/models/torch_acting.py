@@ -5,7 +5,7 @@ Axes: T horizon, n slots of the cell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from rlinf_async.algorithms.normalizers import Moments, affine, is_normalized, n
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.memory import state_shape
 from rlinf_async.execution.spaces import Spaces
+from rlinf_async.models.acting import ActCall
 from rlinf_async.models.modules import (
     RecurrentPolicyModule,
     as_module,
@@ -72,11 +73,21 @@ class TorchActor:
     def act(self, t: int, observation: Mapping[str, Array]) -> Array:
         """Actions [n, *shape] for the raw observations [n, *shape] before step t."""
         with torch.inference_mode():
-            action, logp, value = self._policy.act(self._see(observation), self._rng)
-            self._logp[t] = logp.numpy()
-            self._value[t] = value.numpy()
-        shape = (self._slots, *self._action.shape)
-        return action.numpy().reshape(shape).astype(self._action.row_dtype, copy=False)
+            return self._keep(t, *self._policy.act(self._see(observation), self._rng))
+
+    @staticmethod
+    def act_together(calls: Sequence[ActCall]) -> list[Array]:
+        """Actions of several cells with the same weights; see `acting.act_together`.
+
+        The noise of all of them comes from the first one's generator.
+        """
+        first: TorchActor = calls[0].actor
+        with torch.inference_mode():
+            found = first._policy.act(joined_observations(calls), first._rng)
+            parts = zip(*(torch.split(each, slots_of(calls)) for each in found), strict=True)
+            return [
+                call.actor._keep(call.t, *part) for call, part in zip(calls, parts, strict=True)
+            ]
 
     def finish(self, row: Mapping[str, Array], start: int, stop: int) -> None:
         """Write log-probs, values and values of truncated episodes' ends of steps start to stop."""
@@ -99,6 +110,13 @@ class TorchActor:
 
     def forget(self, slots: Array) -> None:
         """Nothing is remembered."""
+
+    def _keep(self, t: int, action: Tensor, logp: Tensor, value: Tensor) -> Array:
+        """Note what belongs to the actions of step t; the actions as a row has them."""
+        self._logp[t] = logp.numpy()
+        self._value[t] = value.numpy()
+        shape = (self._slots, *self._action.shape)
+        return action.numpy().reshape(shape).astype(self._action.row_dtype, copy=False)
 
     def _final_values(
         self, row: Mapping[str, Array], at: slice, cut: Array, final_value: Array
@@ -172,16 +190,28 @@ class RecurrentActor(TorchActor):
 
     def act(self, t: int, observation: Mapping[str, Array]) -> Array:
         """Actions [n, *shape] for the raw observations [n, *shape] before step t."""
-        self._befores.append(self._memory)
         with torch.inference_mode():
-            action, logp, value, self._memory = self._recurrent.act(
-                self._see(observation), self._rng, self._memory
-            )
-            self._logp[t] = logp.numpy()
-            self._value[t] = value.numpy()
-        self._afters.append(self._memory)
-        shape = (self._slots, *self._action.shape)
-        return action.numpy().reshape(shape).astype(self._action.row_dtype, copy=False)
+            *found, memory = self._recurrent.act(self._see(observation), self._rng, self._memory)
+            self._remember(memory)
+            return self._keep(t, *found)
+
+    @staticmethod
+    def act_together(calls: Sequence[ActCall]) -> list[Array]:
+        """As `TorchActor.act_together`; every cell keeps its own memory."""
+        first: RecurrentActor = calls[0].actor
+        before = {
+            name: torch.cat([call.actor._memory[name] for call in calls]) for name in first._shapes
+        }
+        with torch.inference_mode():
+            *found, after = first._recurrent.act(joined_observations(calls), first._rng, before)
+            slots = slots_of(calls)
+            memories = {name: torch.split(each, slots) for name, each in after.items()}
+            parts = zip(*(torch.split(each, slots) for each in found), strict=True)
+            actions = []
+            for number, (call, part) in enumerate(zip(calls, parts, strict=True)):
+                call.actor._remember({name: each[number] for name, each in memories.items()})
+                actions.append(call.actor._keep(call.t, *part))
+            return actions
 
     def finish(self, row: Mapping[str, Array], start: int, stop: int) -> None:
         """As `TorchActor`, and what was remembered before the segment's first step."""
@@ -217,6 +247,12 @@ class RecurrentActor(TorchActor):
             }
             final_value[t, b] = self._value_given(ends, after)
 
+    def _remember(self, memory: dict[str, Tensor]) -> None:
+        """A step leads from the present memory to this one."""
+        self._befores.append(self._memory)
+        self._memory = memory
+        self._afters.append(memory)
+
     def _logp_again(
         self, t: int, seen: dict[str, Tensor], action: Array, executed: Array
     ) -> Float32:
@@ -238,6 +274,17 @@ class RecurrentActor(TorchActor):
             seen = self._see(observation)
             values: Float32 = self._recurrent.value(seen, memory).numpy()
         return values
+
+
+def joined_observations(calls: Sequence[ActCall]) -> dict[str, Tensor]:
+    """What the policy sees of all cells, one after the other."""
+    seen = [call.actor._see(call.observation) for call in calls]
+    return {name: torch.cat([each[name] for each in seen]) for name in seen[0]}
+
+
+def slots_of(calls: Sequence[ActCall]) -> list[int]:
+    """The slots of each cell."""
+    return [call.actor._slots for call in calls]
 
 
 class TorchChooser:
