@@ -111,8 +111,8 @@ class OpenEpisodes(OpenSegment):
         self._enough, self._words = enough, seed_words
         self._start = self._t = self._since = start
         self._ended = 0
-        self._items = np.full(self._slots, -1, np.int64)
-        self._noise = SlotNoise(self._slots)
+        self._items = np.full(self.slots, -1, np.int64)
+        self._noise = SlotNoise(self.slots)
         self._row["final_value"][start:] = 0.0
         self._row["version"][start:] = version
         self._actor.begin(cast("np.random.Generator", self._noise), horizon)

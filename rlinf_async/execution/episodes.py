@@ -39,7 +39,9 @@ class EpisodeCollection(Collection):
         episodes: Episodes,
         segments: Stream[Segment],
     ) -> None:
-        check_episodes(episodes, policy, lag=run.options.lag)
+        check_episodes(
+            episodes, policy, lag=run.options.lag, deterministic=run.options.deterministic
+        )
         slots = min(cell.slots for cell in envs.cells)
         horizon = episodes.horizon(len(envs.cells), slots)
         super().__init__(run, arranger, admission, policy, envs, horizon, segments)
@@ -179,9 +181,15 @@ def extent_of(horizon: int | None, episodes: Episodes | None) -> Any:
     return horizon if episodes is None else episodes
 
 
-def check_episodes(episodes: Episodes, policy: Policy, *, lag: str) -> None:
+def check_episodes(episodes: Episodes, policy: Policy, *, lag: str, deterministic: bool) -> None:
     """BadInput for what cannot be collected as whole episodes."""
     who = "pipe.rollout(episodes=...)"
+    if not deterministic:
+        raise BadInput(
+            "--no-deterministic",
+            "policy calls for whole episodes are not merged: each slot has its own noise",
+            fix="leave it out",
+        )
     if policy.memory:
         raise BadInput(
             who,
