@@ -123,7 +123,8 @@ class _EndsWithSuccess(WrappedCell):
     def advance(self, actions: npt.NDArray[Any], slots: Slots | None) -> Substep:
         """See `chunks.Advancing`."""
         chosen = self._chosen(slots)
-        result = self.inner.step(actions, _retire, slots=chosen)
+        everywhere = chosen.size == self.slots
+        result = self.inner.step(actions, _retire, slots=None if everywhere else chosen)
         self._now = result.observation
         succeeded = np.zeros(self.slots, np.bool_)
         if result.success is not None:

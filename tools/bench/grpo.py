@@ -24,7 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ONE_THREAD, ROOT, commit, emit, machine
+from common import MISSING_PEER, ONE_THREAD, ROOT, commit, emit, floor, machine
+from rlinf_async.hardware.interpreters import installed, named
 from runs import read_rows, run_command
 
 Record = dict[str, Any]
@@ -72,11 +73,13 @@ def curve_of(rows: Sequence[Record]) -> list[tuple[int, float]]:
     return [(steps[int(r["eval/version"])], r["eval/success_once"]) for r in scored]
 
 
-def run_seed(algorithm: str, seed: int, **more: Any) -> Record:
+def run_seed(
+    algorithm: str, seed: int, *, cloning: Mapping[str, Any] = CLONE, **more: Any
+) -> Record:
     """Clone, then train; what came of it."""
-    with tempfile.TemporaryDirectory(prefix="rlinf-bench-") as folder:
+    with floor(), tempfile.TemporaryDirectory(prefix="rlinf-bench-") as folder:
         clone = Path(folder, "clone")
-        cloned, _ = run("examples/bc_metaworld.py", {**CLONE, "seed": seed}, clone)
+        cloned, _ = run("examples/bc_metaworld.py", {**cloning, "seed": seed}, clone)
         start = {"task": TASK, "seed": seed, "init-from": clone / "checkpoint", **more}
         command, rows = run(SCRIPTS[algorithm], start, Path(folder, "run"))
     curve = curve_of(rows)
@@ -165,9 +168,13 @@ def main() -> None:
     parser.add_argument("--summary", action="store_true", help="draw and sum up what is recorded")
     parser.add_argument("--quick", action="store_true", help="one small iteration, not recorded")
     args = parser.parse_args()
+    if not args.summary and installed(named("metaworld")) is None:
+        print("run `python -m rlinf_async venvs install metaworld` first", file=sys.stderr)
+        sys.exit(MISSING_PEER)
     if args.quick:
-        small = {"iterations": 1, "evaluation-episodes": 2}
-        emit("grpo", **{name: run_seed(name, 0, **small, **QUICK[name])["curve"] for name in QUICK})
+        small = {"iterations": 1, "evaluation-episodes": 2, "cloning": {**CLONE, "iterations": 1}}
+        curves = {name: run_seed(name, 0, **small, **QUICK[name])["curve"] for name in QUICK}
+        emit("grpo", curves=curves)
         return
     if not args.summary:
         series(args.algorithm, args.seeds)
