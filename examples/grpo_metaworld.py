@@ -4,7 +4,7 @@ Groups of episodes begin in one state, and each is compared with the others of i
 al., 2024): that needs no values, and no reward but success. The policy it starts from must succeed
 now and then. Clone one first, from two demonstrations, with the same `--hidden`:
 
-    python -m rlinf_async run examples/bc_metaworld.py --task reach-v3 --demonstrations 2
+    python -m rlinf_async run examples/bc_metaworld.py --demonstrations 2 --minibatch 32 --epochs 20
 
 Before the first run: python -m rlinf_async venvs install metaworld
 """
