@@ -24,6 +24,7 @@ changes nothing for the run. RUN is an id that `ps` shows, the beginning of one,
 
 options:
   --web [PORT]        serve the view as a page on loopback, and print its address
+  --metrics [PORT]    serve metrics for Prometheus on loopback, and print their address
   --record S FILE     write the next S seconds to FILE (.pftrace or .json) and leave
   --screenshot FILE   write one picture of the view (.svg) and leave
   -h, --help          this text"""
@@ -40,19 +41,21 @@ def command(arguments: Sequence[str]) -> int:
     if any(given in ("-h", "--help") for given in arguments):
         print(HELP)
         return exits.OK
-    rest, picture, port = list(arguments), None, None
+    rest, picture, served = list(arguments), None, ""
     if "--record" in rest:
         return _record(rest)
     if "--screenshot" in rest:
         at = rest.index("--screenshot")
         picture = _picture(rest[at + 1 : at + 2])
         del rest[at : at + 2]
-    if "--web" in rest:
-        port = _port(rest)
+    port = 0
+    for option in ("--web", "--metrics"):
+        if option in rest:
+            served, port = option, _port(rest, option)
     if len(rest) > 1 or any(given.startswith("-") for given in rest):
         raise BadInput("attach", f"unknown argument {rest[-1]!r}", fix="see attach --help")
-    if port is not None:
-        return _serve(rest[0] if rest else None, port)
+    if served:
+        return _serve(rest[0] if rest else None, served, port)
     if picture is None and not sys.stdout.isatty():
         raise BadInput("attach", "this is no terminal", fix="use `diagnose`, `trace` or --record")
     return _show(rest[0] if rest else None, picture)
@@ -74,28 +77,29 @@ def _show(run: str | None, picture: Path | None) -> int:
     return exits.OK
 
 
-def _serve(run: str | None, port: int) -> int:
+def _serve(run: str | None, option: str, port: int) -> int:
     from rlinf_async.tracing.views.web import PageServer
 
     with Viewer.connect(find_run(run)) as viewer:
         try:
             server = PageServer(viewer, port)
         except OSError as cause:
-            raise BadInput("--web", f"port {port} cannot be used: {cause.strerror}") from cause
-        print(f"{server.address}  (Ctrl-C ends it; the run goes on)", flush=True)
+            raise BadInput(option, f"port {port} cannot be used: {cause.strerror}") from cause
+        what = "metrics" if option == "--metrics" else ""
+        print(f"{server.address}{what}  (Ctrl-C ends it; the run goes on)", flush=True)
         os.nice(NICENESS)
         with server, contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
     return exits.OK
 
 
-def _port(rest: list[str]) -> int:
-    """Take `--web` and the number behind it out of `rest`; 0: any free port."""
-    at = rest.index("--web")
+def _port(rest: list[str], option: str) -> int:
+    """Take `option` and the number behind it out of `rest`; 0: any free port."""
+    at = rest.index(option)
     given = rest[at + 1] if len(rest) > at + 1 and rest[at + 1].isdigit() else None
     del rest[at : at + (1 if given is None else 2)]
     if given is not None and not 0 < int(given) < 65536:
-        raise BadInput("--web", "no port", expected="1 to 65535", got=given)
+        raise BadInput(option, "no port", expected="1 to 65535", got=given)
     return 0 if given is None else int(given)
 
 

@@ -22,11 +22,14 @@ the record of its last minute is read. Open the file at https://ui.perfetto.dev.
 options:
   --seconds S  how much (default 10)
   --wait       record the next S seconds instead of writing the last ones
+  --otlp URL   send the spans to an OpenTelemetry collector instead, such as
+               http://localhost:4318/v1/traces
   -o FILE      NAME.pftrace for Perfetto, NAME.json for Chrome's format (default RUN.pftrace)
   -h, --help   this text"""
 
 FULL_S = 60.0
 """About as much as the traces hold."""
+MISSING = "pip install 'rlinf_async[otlp]'"
 SUFFIXES = (".pftrace", ".json")
 
 
@@ -36,6 +39,7 @@ class _Asked:
     seconds: float
     wait: bool
     file: Path | None
+    otlp: str | None
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -45,6 +49,8 @@ def command(arguments: Sequence[str]) -> int:
         return exits.OK
     asked = _parse(list(arguments))
     taken = _capture(asked)
+    if asked.otlp is not None:
+        return _send(taken, asked.otlp)
     file = asked.file or Path(f"{taken.run.get('id', 'run')}.pftrace")
     try:
         file.write_bytes(_encode(taken, file.suffix))
@@ -59,6 +65,15 @@ def command(arguments: Sequence[str]) -> int:
         print(f"{lost:,} older records had been overwritten")
     if told := story(taken):
         print(told)
+    return exits.OK
+
+
+def _send(taken: Capture, endpoint: str) -> int:
+    try:
+        from rlinf_async.tracing.views.otlp import send
+    except ImportError as cause:
+        raise BadInput("--otlp", "opentelemetry is not installed", fix=MISSING) from cause
+    print(f"{send(taken, endpoint):,} spans sent to {endpoint}")
     return exits.OK
 
 
@@ -95,24 +110,26 @@ def _encode(taken: Capture, suffix: str) -> bytes:
 
 def _parse(arguments: list[str]) -> _Asked:
     run: str | None = None
-    seconds, wait, file = 10.0, False, None
+    seconds, wait, file, otlp = 10.0, False, None, None
     while arguments:
         given = arguments.pop(0)
         if given == "--wait":
             wait = True
-        elif given in ("-o", "--seconds"):
+        elif given in ("-o", "--seconds", "--otlp"):
             if not arguments:
                 raise BadInput("trace", f"{given} without a value")
             value = arguments.pop(0)
             if given == "-o":
                 file = _file(value)
+            elif given == "--otlp":
+                otlp = _endpoint(value)
             else:
                 seconds = _seconds(value)
         elif given.startswith("-") or run is not None:
             raise BadInput("trace", f"unknown argument {given!r}", fix="see trace --help")
         else:
             run = given
-    return _Asked(run=run, seconds=seconds, wait=wait, file=file)
+    return _Asked(run=run, seconds=seconds, wait=wait, file=file, otlp=otlp)
 
 
 def _seconds(given: str) -> float:
@@ -123,6 +140,12 @@ def _seconds(given: str) -> float:
     if not 0.0 < seconds <= 3600.0:
         raise BadInput("--seconds", "no length of time", expected="0 to 3600", got=given)
     return seconds
+
+
+def _endpoint(given: str) -> str:
+    if not given.startswith(("http://", "https://")):
+        raise BadInput("--otlp", "no address", expected="http://HOST:4318/v1/traces", got=given)
+    return given
 
 
 def _file(given: str) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import os
 import socket
 import time
@@ -47,6 +48,8 @@ class TraceService:
         self._history: deque[list[float]] = deque(maxlen=HISTORY)
         self._status: dict[str, Any] = {}
         self._number = self.dropped = 0
+        self._tasks: list[dict[str, Any]] = []
+        self._tasks_s = -math.inf
 
     async def serve(self) -> None:
         """Accept viewers and tell them how the run goes, until cancelled."""
@@ -109,6 +112,8 @@ class TraceService:
         tell(self._run.recorder, command=self._run.progress.phase, command_age_s=0.0)
         watched, status = self._run.watched, dataclasses.asdict(self._run.status())
         self._number += 1
+        if (now_s := time.monotonic()) - self._tasks_s >= TICK_S * 0.9:
+            self._tasks, self._tasks_s = task_rows(asyncio.all_tasks()), now_s
         return {
             "kind": "status",
             "number": self._number,
@@ -118,7 +123,7 @@ class TraceService:
             "streams": watched.stream_rows(),
             "hosts": watched.host_rows(),
             "credits": watched.credits(),
-            "tasks": task_rows(asyncio.all_tasks()),
+            "tasks": self._tasks,
             "cpu_s": self._run.cpu_s(),
         }
 

@@ -162,7 +162,7 @@ def test_the_gain_of_a_lag_comes_from_the_batches_that_were_recorded():
     assert gains[1] == pytest.approx(10 * 1.0 / (10 * 0.6 + 0.4), abs=0.01)
     assert gain_words(gains) == "expected gain of K=1: 1.6x"
     assert expected_gains(taken(turns(2))) == {}
-    assert gain_words({1: 1.01, 2: 1.02}) == "more lag would gain nothing"
+    assert gain_words({1: 1.01, 2: 1.02}) == "more lag would gain little"
 
 
 def test_the_last_minute_is_told_in_one_sentence():

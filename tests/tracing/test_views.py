@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections import defaultdict
 
 import orjson
@@ -109,3 +111,28 @@ def test_varints_carry_seven_bits_a_byte(value):
     encoded = varint(value)
     assert sum((byte & 0x7F) << 7 * at for at, byte in enumerate(encoded)) == value
     assert [byte >> 7 for byte in encoded] == [1] * (len(encoded) - 1) + [0]
+
+
+QUERY = """
+select p.name, t.name, count(*) as spans
+from slice s join thread_track tt on s.track_id = tt.id join thread t using (utid)
+join process p using (upid) group by 1, 2 order by 1, 2;
+"""
+
+
+def test_trace_processor_finds_the_spans_and_flows_by_sql(tmp_path):
+    """The tool behind ui.perfetto.dev; a single file, from get.perfetto.dev/trace_processor."""
+    found = shutil.which("trace_processor_shell") or shutil.which("trace_processor")
+    if found is None:
+        pytest.skip("trace_processor is not there: put it into PATH from get.perfetto.dev")
+    file = tmp_path / "a.pftrace"
+    file.write_bytes(to_perfetto(journey().capture()))
+
+    def ask(query: str) -> list[str]:
+        (tmp_path / "query.sql").write_text(query)
+        command = [found, "--query-file", str(tmp_path / "query.sql"), str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
+        return done.stdout.replace('"', "").split()[1:]
+
+    assert set(ask(QUERY)) >= {"host-0,MainThread,4", "train,MainThread,2"}
+    assert ask("select count(*) as flows from flow;") == ["3"]

@@ -22,7 +22,7 @@ from rlinf_async.tracing.recorder import CELLS
 FEWEST = 4
 """Batches that must have been recorded whole."""
 LAGS = (1, 2, 4)
-WORTH = 1.05
+WORTH = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def gain_words(gains: Mapping[int, float]) -> str:
         return ""
     most = max(gains.values())
     if most < WORTH:
-        return "more lag would gain nothing"
+        return "more lag would gain little"
     lag = next(lag for lag, gain in gains.items() if gain >= 1.0 + 0.9 * (most - 1.0))
     return f"expected gain of K={lag}: {gains[lag]:.1f}x"
 

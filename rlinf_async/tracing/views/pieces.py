@@ -76,7 +76,7 @@ def numbers(status: Mapping[str, Any], history: Sequence[Sequence[float]]) -> Te
     low, mean, high = now["lag"]
     text = Text(no_wrap=True, overflow="ellipsis")
     _pair(text, "steps/s", f"{now['env_steps_per_s']:,.0f}")
-    text.append(f" {sparkline(_speeds(history), 24)}", style=STATES["working"])
+    text.append(f" {sparkline(_speeds(history), 16)}", style=STATES["working"])
     if now["return_mean"] is not None:
         _pair(text, "return", f"{now['return_mean']:,.1f}")
     _pair(text, "lag", f"{low}/{mean:.1f}/{high} of {status['max_lag']}")

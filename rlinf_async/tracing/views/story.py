@@ -17,7 +17,7 @@ from rlinf_async.tracing.reading import Capture
 from rlinf_async.tracing.views.gains import expected_gains, gain_words
 
 WORTH_TELLING = 0.05
-INNERMOST = 3
+INNERMOST = 2
 PLANS_BYTES = 1 << 18
 
 
@@ -95,9 +95,13 @@ def credit_words(credits: Mapping[str, Any]) -> str:
 def task_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
     """`cell-0 and 3 more: Collection._admitted (collection.py:215)`: where the tasks wait."""
     return [
-        f"{_several(each)}: {' -> '.join(each['where'][-INNERMOST:]) or 'not begun'}"
-        for each in tasks
+        f"{_several(each)}: {' -> '.join(_ends(each['where'])) or 'not begun'}" for each in tasks
     ]
+
+
+def _ends(chain: Sequence[str]) -> Sequence[str]:
+    """Where a chain begins, in the script perhaps, and where it waits."""
+    return [chain[0], "...", *chain[-INNERMOST:]] if len(chain) > INNERMOST + 1 else chain
 
 
 def _several(task: Mapping[str, Any]) -> str:

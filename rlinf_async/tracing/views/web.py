@@ -20,6 +20,7 @@ import orjson
 
 from rlinf_async.tracing.client import Viewer
 from rlinf_async.tracing.recorder import CELLS
+from rlinf_async.tracing.views.metrics import CONTENT_TYPE, to_prometheus
 from rlinf_async.tracing.views.page_state import minute_state, page_state
 from rlinf_async.tracing.views.pieces import SPANS, STATES
 
@@ -68,6 +69,12 @@ class PageServer(ThreadingHTTPServer):
             document = {**taken, **self._minute, "seconds": seconds, "ended": not alive}
         return orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS)
 
+    def metrics(self) -> bytes:
+        """The newest status for Prometheus; of a run that has ended, its last one."""
+        with self._lock:
+            self._viewer.pump()
+            return to_prometheus(self._viewer.capture(0.0)).encode()
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: PageServer
@@ -79,6 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(421, "text/plain", b"not for this host")
         elif asked.path == f"/{self.server.word}/":
             self._answer(200, "text/html; charset=utf-8", self.server.page)
+        elif asked.path == f"/{self.server.word}/metrics":
+            self._answer(200, CONTENT_TYPE, self.server.metrics())
         elif asked.path == f"/{self.server.word}/state":
             self._answer(
                 200, "application/json", self.server.state(_seconds(parse_qs(asked.query)))

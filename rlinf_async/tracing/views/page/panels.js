@@ -81,7 +81,7 @@ function tellPlans(state) {
 function tellProcesses(state) {
   show("hosts", ...state.hosts.map(h => row([h.name, make("td", "dim", h.roles === h.name ? "" : h.roles || ""), make("td", "dim", (h.cores || []).length ? "on " + h.cores.join(", ") : ""),
     make("td", h.lost ? "bad" : "", h.lost || h.doing), make("td", "num dim", h.rss_bytes ? mib(h.rss_bytes) : "")])));
-  show("tasks", ...state.tasks.map(t => row([t.count > 1 ? `${t.name} and ${t.count - 1} more` : t.name, make("td", "", make("code", "", t.where.slice(-2).join(" → ")))])));
+  show("tasks", ...state.tasks.map(t => row([t.count > 1 ? `${t.name} and ${t.count - 1} more` : t.name, make("td", "", make("code", "", (t.where.length > 3 ? [t.where[0], "…", ...t.where.slice(-2)] : t.where).join(" → ")))])));
   show("log", ...state.log.map(l => make("div", l.level, `${l.at} `, make("b", "", l.event), ` ${l.told}`)));
 }
 function tellJourney() {
