@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from rlinf_async.envs.seeding import group_seed
 from rlinf_async.errors import BadInput
 from rlinf_async.execution.layout import segment_fields
 from rlinf_async.execution.records import Batch, Episode, Segment
+from rlinf_async.execution.references import describe
 from rlinf_async.models import ActorCritic, GaussianActorCritic
 from rlinf_async.models.modules import as_module
 from rlinf_async.models.noise import SlotNoise
@@ -23,6 +25,7 @@ from rlinf_async.workers.render_episodes import EpisodeRenderWorker, check_one_t
 from rlinf_async.workers.rollout_episodes import EpisodeRolloutWorker
 from rlinf_async.workers.train_episodes import EpisodeTrainWorker, entries_of
 from tests.fixtures.drawn_lengths import DrawnLengthEnv
+from tests.fixtures.envs import LuckyEnv
 from tests.workers.test_rows import ENV, OneHost, spaces_of, spoiled
 
 SEED, BATCH, SIZE, SLOTS = 5, 2, 3, 3
@@ -40,7 +43,17 @@ def expected(item, limit, chunk):
 class Collected:
     """Lists run one behind the other in a row of `horizon` steps."""
 
-    def __init__(self, policy, *lists, slots=SLOTS, chunk=1, limit=6, horizon=60, keep_share=None):
+    def __init__(
+        self,
+        policy,
+        *lists,
+        slots=SLOTS,
+        chunk=1,
+        limit=6,
+        horizon=60,
+        keep_share=None,
+        env=ENV,
+    ):
         spaces = spaces_of(chunk)
         record = POLICIES[policy](spaces, hidden=(8,))
         count = sum(p.numel() for p in as_module(record).parameters())
@@ -51,7 +64,7 @@ class Collected:
         host = OneHost({"segments": [self.row], "weights": [{"parameters": weights, **still}]})
         host.workers["render"] = EpisodeRenderWorker(
             host,
-            env=EnvRequest(env=ENV, chunk=chunk).to_json(),
+            env=EnvRequest(env=env, chunk=chunk).to_json(),
             run_seed=SEED,
             cells={"0": (0, slots)},
         )
@@ -138,6 +151,20 @@ def test_an_episode_has_the_same_noise_wherever_it_runs(policy):
             np.testing.assert_allclose(mine, its, rtol=1e-5, atol=1e-6)
     starts = [one["action"][one["item"] == item][0, 0] for item in range(9)]
     assert len(set(starts)) == 9, "episodes of a group act differently"
+
+
+def test_quick_successes_are_counted_no_more_than_slow_failures():
+    env = describe(functools.partial(LuckyEnv, patience=40), where="test")
+    items = list(range(30))
+    found = [
+        Collected("fused", items, slots=slots, limit=50, horizon=40 * 30, env=env).episodes
+        for slots in (1, 4, 64)
+    ]
+    won = [[each[i].success_once for i in items] for each in found]
+    assert won[0] == won[1] == won[2]
+    lucky = [np_random(group_seed(SEED, BATCH, i // SIZE))[0].random() < 0.5 for i in items]
+    assert won[0] == lucky
+    assert {found[0][i].length for i in items} == {10, 40}
 
 
 def test_stragglers_are_cut_only_where_asked():
