@@ -22,6 +22,9 @@ from rlinf_async.scheduling.planner import worth_switching
 
 DISCARDED = 1
 """Iterations after a change, and lag on top, that belong to the arrangement before or warm up."""
+WARM_S = 1.0
+"""Seconds at the start of a run that belong to nothing: memory is touched for the first time, and
+code runs for the first time, so that phases take longer than they will."""
 BLOCK_S = 0.5
 """Seconds that a trial measures at least, ..."""
 BLOCK_LEAST, BLOCK_MOST = 3, 12
@@ -76,6 +79,8 @@ class _Block:
     """What is measured of one arrangement."""
 
     discard: int
+    discard_s: float
+    """Of iterations that are left out: at least so many, for at least so long."""
     window: int
     """Iterations of one measurement: where phases alternate, k + 1 batches are collected in one
     turn and trained in the next."""
@@ -85,8 +90,9 @@ class _Block:
 
     def add(self, times: IterationTimes) -> IterationTimes | None:
         """Take in one iteration; the mean of a window where it is the last of one that counts."""
-        if self.discard:
+        if self.discard > 0 or self.discard_s > 0.0:
             self.discard -= 1
+            self.discard_s -= times.seconds
             return None
         self._open.append(times)
         if len(self._open) < self.window:
@@ -147,7 +153,7 @@ class LivePlanner:
         self.state: State = "warm-up"
         self.records: list[PlanRecord] = []
         self._queue = [choice.name for choice in choices if choice.probe]
-        self._block = self._new_block(DISCARDED + costs.max_lag)
+        self._block = self._new_block(DISCARDED + costs.max_lag, WARM_S)
         self._predicted: dict[str, Prediction] = {}
         self._trials, self._rounds = _Trials(), 0
         self._watch: _Watch | None = None
@@ -207,9 +213,9 @@ class LivePlanner:
         else:
             self._block = self._new_block(0)
 
-    def _new_block(self, discard: int) -> _Block:
+    def _new_block(self, discard: int, discard_s: float = 0.0) -> _Block:
         alternate = self._choices[self.current].sizes.sharing == "alternate"
-        return _Block(discard, self._costs.max_lag + 1 if alternate else 1)
+        return _Block(discard, discard_s, self._costs.max_lag + 1 if alternate else 1)
 
     def _predictions(self) -> dict[str, Prediction]:
         return {

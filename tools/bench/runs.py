@@ -61,7 +61,7 @@ def run_ours(
     """
     command = run_command(script, options)
     with tempfile.TemporaryDirectory(prefix="rlinf-bench-") as folder:
-        where = ["--run-dir", f"{folder}/run", "--progress", "none"]
+        where = ["--run-dir", f"{folder}/run", "--progress", "none", "--no-curve"]
         with Meter() as meter:
             done = subprocess.run(
                 [*command, *where],
