@@ -7,6 +7,7 @@ import queue
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ class WorkThread:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._running: asyncio.Future[Any] | None = None
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        _threads.add(self)
         self._thread.start()
 
     async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -45,6 +47,11 @@ class WorkThread:
             error.add_note(f"stack of the thread that does not go on:\n{stack}")
         running.set_exception(error)
         return True
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread goes on: it was not stopped, or is still busy."""
+        return self._thread.is_alive()
 
     def stop(self) -> None:
         """Let the thread end after the jobs that it has; does not wait for it."""
@@ -69,6 +76,14 @@ class WorkThread:
         except RuntimeError:
             # The loop closed while the work ran; nobody is left to hear of it.
             return
+
+
+_threads: weakref.WeakSet[WorkThread] = weakref.WeakSet()
+
+
+def any_alive() -> bool:
+    """Whether a work thread of this process goes on."""
+    return any(thread.alive for thread in _threads)
 
 
 def _settle(done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
