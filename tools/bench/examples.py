@@ -3,6 +3,7 @@
     tools/bench/examples.py pixels --seeds 0 1 2
     tools/bench/examples.py memory --seeds 0 1 2
     tools/bench/examples.py lag --seeds 0 1 2
+    tools/bench/examples.py sac-hopper --seeds 0 1 2
     tools/bench/examples.py memory --summary
 
 A finished seed appends one line to docs/results/NAME.jsonl; seeds that are there already are
@@ -16,13 +17,14 @@ import datetime
 import json
 import shlex
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, commit, emit, floor, machine
-from learning import curve_of
+from common import BENCH, ROOT, commit, emit, floor, machine
+from learning import curve_of, run_stepping_aside
 from runs import run_ours
 
 Record = dict[str, Any]
@@ -42,6 +44,8 @@ class Example:
     target: float
     """The final return that counts as solved."""
     common: dict[str, Any] = field(default_factory=dict)
+    peers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Variants that are Stable-Baselines3's, with the options of `peers.sb3_off_policy`."""
 
 
 PENDULUM: dict[str, Any] = {
@@ -51,7 +55,32 @@ PENDULUM: dict[str, Any] = {
 }
 """Off-policy learners on 7,680 steps, 6,720 updates at most, of nets that a core is quick with."""
 
+PEER = "Stable-Baselines3"
+
+
+def beside_peer(
+    script: str, algorithm: str, env: str, steps: int, target: float, **common: Any
+) -> Example:
+    """An off-policy example and Stable-Baselines3's with the same settings, 64 steps a batch."""
+    name = env.removesuffix("-v5").removeprefix("Inverted").lower()
+    return Example(
+        script=script,
+        title=f"{algorithm} on {env}, the same settings",
+        file=f"{name}-{algorithm.lower()}-peer",
+        variants={"rlinf_async": {}},
+        peers={PEER: {"algorithm": algorithm.lower(), "env": env, "steps": steps}},
+        target=target,
+        common={"env": env, "iterations": -(-steps // 64), **common},
+    )
+
+
 EXAMPLES = {
+    "sac-hopper": beside_peer("examples/sac_mujoco.py", "SAC", "Hopper-v5", 50_000, 1000.0),
+    "td3-pendulum": beside_peer("examples/td3.py", "TD3", "InvertedPendulum-v5", 10_000, 900.0),
+    "td3-reacher": beside_peer("examples/td3.py", "TD3", "Reacher-v5", 10_000, -10.0),
+    "crossq-pendulum": beside_peer(
+        "examples/crossq.py", "CrossQ", "InvertedPendulum-v5", 4_000, 900.0
+    ),
     "pixels": Example(
         script="examples/ppo_pixels.py",
         title="PPO on InvertedPendulum-v5 from 64 x 64 pixels",
@@ -144,20 +173,42 @@ def run_seed(example: Example, variant: str, seed: int, **more: Any) -> Record:
         "episodes": last["episodes"],
         "cpu_s": round(last["cpu_s"], 1),
         "curve": curve_of(run.rows, last["env_steps"], digits=3),
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
-        "commit": commit(),
+        **where_and_when(),
     }
+
+
+def run_peer(example: Example, variant: str, seed: int) -> Record:
+    """One run of Stable-Baselines3, which steps aside for benchmarks."""
+    options = {**example.peers[variant], "seed": seed}
+    flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    arguments = ["-m", "peers.sb3_off_policy", *flags]
+    figures = json.loads(run_stepping_aside([sys.executable, *arguments], BENCH).splitlines()[-1])
+    kept = ("env_steps", "final_return", "episodes", "cpu_s", "curve")
+    return {
+        "variant": variant,
+        "seed": seed,
+        "command": shlex.join(["python", *arguments]),
+        **{name: figures[name] for name in kept},
+        **where_and_when(),
+    }
+
+
+def where_and_when() -> Record:
+    """What every record says of its run."""
+    today = datetime.date.today().isoformat()
+    return {"date": today, "machine": machine(), "commit": commit()}
 
 
 def series(example: Example, seeds: Sequence[int]) -> None:
     """Run what is not recorded yet, one after another."""
-    for variant in example.variants:
+    for variant in (*example.variants, *example.peers):
+        run = run_peer if variant in example.peers else run_seed
         for seed in seeds:
             if any((r["variant"], r["seed"]) == (variant, seed) for r in recorded(example)):
                 print(f"{variant} seed {seed} is recorded already", flush=True)
                 continue
-            result = run_seed(example, variant, seed)
+            result = run(example, variant, seed)
+            results_path(example).parent.mkdir(parents=True, exist_ok=True)
             with results_path(example).open("a") as file:
                 file.write(json.dumps(result) + "\n")
             print(f"{variant} seed {seed}: {result['final_return']:g}", flush=True)
@@ -166,7 +217,8 @@ def series(example: Example, seeds: Sequence[int]) -> None:
 def summary(example: Example, records: Sequence[Record]) -> dict[str, Any]:
     """Final returns of each variant, and how many of its seeds solved the task."""
     finals = {
-        v: [r["final_return"] for r in records if r["variant"] == v] for v in example.variants
+        v: [r["final_return"] for r in records if r["variant"] == v]
+        for v in (*example.variants, *example.peers)
     }
     return {
         variant: {
@@ -189,7 +241,8 @@ def draw(example: Example) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    for variant, colour in zip(example.variants, COLOURS, strict=False):
+    shown = (*example.variants, *example.peers)
+    for variant, colour in zip(shown, COLOURS, strict=False):
         found = [r for r in recorded(example) if r["variant"] == variant]
         for number, record in enumerate(found):
             label = f"{variant}, {len(found)} seeds" if number == 0 else None

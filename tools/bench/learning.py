@@ -1,5 +1,7 @@
 """Learning quality: returns over seeds, ours beside Stable-Baselines3's PPO with the same settings.
 
+    tools/bench/learning.py                  # whatever is missing of all results, hours of it
+    tools/bench/learning.py --quick          # three tasks that are solved within a minute
     tools/bench/learning.py sb3 --env HalfCheetah-v5 --seeds 0 1 2 3 4
     tools/bench/learning.py ours --env HalfCheetah-v5 --seeds 0 1 2 3 4
     tools/bench/learning.py --summary --env HalfCheetah-v5
@@ -35,6 +37,7 @@ from runs import run_ours
 SCRIPT = "tools/bench/scripts/ppo_reference.py"
 BATCH = 2048
 CURVE_POINTS = 20
+PPO_ENVS = ("HalfCheetah-v5", "Hopper-v5")
 LABELS = {"sb3": "Stable-Baselines3", "ours": "rlinf_async"}
 COLOURS = {"sb3": "tab:orange", "ours": "tab:blue"}
 
@@ -255,14 +258,58 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=500_000)
     parser.add_argument("--summary", action="store_true", help="compare and draw what is recorded")
-    args = parser.parse_args()
-    if not args.system and not args.summary:
-        parser.error("name a system to run, or --summary")
-    return args
+    parser.add_argument("--quick", action="store_true", help="three fast tasks, nothing recorded")
+    return parser.parse_args()
+
+
+# task -> variant of `examples.py`, and options that make it short
+QUICK: dict[str, tuple[str, Record]] = {
+    "lag": ("lag 1", {"iterations": 60}),
+    "impala": ("lag 0", {"iterations": 150}),
+    "memory": ("recurrent", {"iterations": 40}),
+}
+
+
+def quick() -> None:
+    """One seed of three tasks, and how many of them were solved."""
+    from examples import EXAMPLES, run_seed
+
+    returns = {}
+    solved = 0
+    for task, (variant, options) in QUICK.items():
+        returns[task] = run_seed(EXAMPLES[task], variant, 0, **options)["final_return"]
+        solved += returns[task] >= EXAMPLES[task].target
+        print(f"{task}: {returns[task]:g}", flush=True)
+    emit("learning", solved=solved, tasks=len(QUICK), returns=returns)
+
+
+def everything(seeds: Sequence[int]) -> None:
+    """All series of this file and of `examples.py`, and how many variants solve their task."""
+    from examples import EXAMPLES, draw, recorded, summary
+    from examples import series as example_series
+
+    for env in PPO_ENVS:
+        for system in RUNNERS:
+            series(system, env, [0, 1, 2, 3, 4], 500_000)
+        summarise(env, 500_000)
+    table = {}
+    for name, example in EXAMPLES.items():
+        example_series(example, seeds)
+        draw(example)
+        table[name] = summary(example, recorded(example))
+    medians = [each for variants in table.values() for each in variants.values()]
+    solved = sum(2 * each["solved"] > each["n"] for each in medians)
+    emit("learning", solved=solved, tasks=len(medians), table=table)
 
 
 def main() -> None:
     args = arguments()
+    if args.quick:
+        quick()
+        return
+    if not args.system and not args.summary:
+        everything(args.seeds[:3])
+        return
     if args.system:
         series(args.system, args.env, args.seeds, args.steps)
     if args.summary:
