@@ -69,3 +69,38 @@ def test_success_is_drawn_over_the_steps_that_a_version_was_trained_on(bench):
     ]
     rows.insert(1, {"version": 2, "env_steps": 200})
     assert bench("grpo").curve_of(rows) == [(0, 0.2), (200, 0.5), (600, 0.9)]
+
+
+def test_the_cost_of_tracing_is_found_in_its_three_parts(bench):
+    overhead = bench("trace_overhead")
+
+    def visit(state: str, drift: float) -> object:
+        """Iterations of 10 ms: recording adds 2 %, five viewers 1 %, a status 4 ms."""
+        rows = [
+            overhead.Row(
+                ended_s=n * 0.01,
+                cpu_s=0.01
+                * drift
+                * (1.02 if n % 4 in (0, 3) else 1.0)
+                * (1.01 if state == "five" else 1.0)
+                + (0.004 * drift if n % 20 == 5 else 0.0),
+                recorded=n % 4 in (0, 3),
+                statuses=int(n % 20 == 5),
+            )
+            for n in range(80)
+        ]
+        return overhead.Visit(state=state, rows=rows)
+
+    names = ["none", "one", "none", "five", "none", "stalled", "none"]
+    rounds = [
+        [visit(name, 1.0 + 0.01 * at + 0.1 * turn) for at, name in enumerate(names)]
+        for turn in range(6)
+    ]
+    told = overhead.costs(rounds)
+    assert told["none"]["recording"] == pytest.approx(0.02, abs=1e-3)
+    assert told["one"]["viewers"] == pytest.approx(0.0, abs=1e-3)
+    assert told["five"]["viewers"] == pytest.approx(0.01, abs=1e-3)
+    assert told["one"]["statuses"] == pytest.approx(0.4 / 20, abs=1e-3)
+    assert told["five"]["slowdown"] == pytest.approx(1.02 * 1.01 * 1.02 - 1, abs=2e-3)
+    low, high = told["five"]["interval"]
+    assert low <= told["five"]["slowdown"] <= high

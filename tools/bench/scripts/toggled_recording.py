@@ -1,6 +1,7 @@
 """A serial run that records in every other pair of iterations, for `trace_overhead.py`.
 
-Each iteration's end (monotonic seconds), CPU seconds and whether it recorded go to `--rows`.
+Each iteration's end (monotonic seconds), CPU seconds, whether it recorded, and how many statuses
+were made for viewers meanwhile, go to `--rows`.
 """
 
 import contextlib
@@ -37,10 +38,22 @@ def switch(recorder: Any, *, on: bool) -> None:
     recorder.counter = recorder.instant = recorder.flow = recorder._write = lambda *_: None
 
 
-def note(rows: str, cpu_s: float, *, on: bool) -> None:
+def note(rows: str, cpu_s: float, *, on: bool, statuses: int) -> None:
     """One line about an iteration that has just ended."""
     with open(rows, "a") as file:
-        file.write(f"{time.monotonic()} {cpu_s} {int(on)}\n")
+        file.write(f"{time.monotonic()} {cpu_s} {int(on)} {statuses}\n")
+
+
+def counted(run: Run) -> list[int]:
+    """How many statuses were made, from now on: each asks for the streams once."""
+    count, stream_rows = [0], run.watched.stream_rows
+
+    def counting() -> Any:
+        count[0] += 1
+        return stream_rows()
+
+    run.watched.stream_rows = counting  # type: ignore[method-assign]
+    return count
 
 
 async def main(run: Run, cfg: Config) -> None:
@@ -51,7 +64,7 @@ async def main(run: Run, cfg: Config) -> None:
     steps = cfg.env_count * cfg.horizon
     async with run.pipeline(iterations=cfg.iterations) as pipe:
         batches = pipe.pack(pipe.rollout(policy, envs, horizon=cfg.horizon), env_steps=steps)
-        before_s, on = time.process_time(), True
+        before_s, on, statuses, counted_before = time.process_time(), True, counted(run), 0
         async for batch in batches:
             report = await pipe.train(
                 batch,
@@ -63,7 +76,9 @@ async def main(run: Run, cfg: Config) -> None:
             )
             await pipe.publish()
             run.log(report)
-            note(cfg.rows, time.process_time() - before_s, on=on)
+            cpu_s, so_far = time.process_time() - before_s, statuses[0]
+            note(cfg.rows, cpu_s, on=on, statuses=so_far - counted_before)
+            counted_before = so_far
             # on off off on: a drift of the machine's speed falls on both alike
             on = (batch.index + 1) % 4 in (0, 3)
             switch(run.recorder, on=on)
