@@ -56,13 +56,14 @@ def command(arguments: Sequence[str]) -> int:
         raise BadInput("attach", f"unknown argument {rest[-1]!r}", fix="see attach --help")
     if served:
         return _serve(rest[0] if rest else None, served, port)
-    if picture is None and not sys.stdout.isatty():
-        raise BadInput("attach", "this is no terminal", fix="use `diagnose`, `trace` or --record")
     return _show(rest[0] if rest else None, picture)
 
 
 def _show(run: str | None, picture: Path | None) -> int:
-    with Viewer.connect(find_run(run)) as viewer:
+    card = find_run(run)
+    if picture is None and not sys.stdout.isatty():
+        raise BadInput("attach", "this is no terminal", fix="use `diagnose`, `trace` or --record")
+    with Viewer.connect(card) as viewer:
         try:
             from rlinf_async.tracing.views.terminal import RunView
         except ImportError as cause:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlinf_async.cli import exits
+from rlinf_async.cli.ended import ended_run
 from rlinf_async.cli.trace import capture_of
 from rlinf_async.errors import BadInput, PeerTimeout
 from rlinf_async.hardware.stacks import process_state, stacks_of
 from rlinf_async.tracing.account import stages_of, wait_words
-from rlinf_async.tracing.client import find_run
+from rlinf_async.tracing.client import RunCard, find_run
 from rlinf_async.tracing.devices import device_reports
 from rlinf_async.tracing.diagnosis import Finding, diagnose
 from rlinf_async.tracing.reading import Capture
@@ -27,7 +28,7 @@ usage: python -m rlinf_async diagnose [RUN]
 
 Says what is wrong with a run: stuck (who waits for whom, since when, with stacks), slow (what
 bounds it) or sick (not finite, late, growing). RUN is an id that `ps` shows, or a run folder; of a
-run that failed the record of its last minute is read.
+run that failed the record of its last minute is read. Below stands where the last minute went.
 
 options:
   --no-stacks  leave out the stacks of who is stuck
@@ -50,13 +51,25 @@ def command(arguments: Sequence[str]) -> int:
     with_stacks = "--no-stacks" not in arguments
     try:
         taken = capture_of(run, SECONDS)
-    except PeerTimeout as error:
-        print(f"stuck: {error}")
-        if with_stacks:
-            card = find_run(run)
-            print(stacks_of(card.pid, card.run_dir / "logs" / "controller.err"))
-        return exits.FAILED
+    except PeerTimeout:
+        return _tell_silent(find_run(run), with_stacks=with_stacks)
+    except BadInput:
+        if (over := ended_run(run)) is None:
+            raise
+        print(over)
+        return exits.OK if over.is_well else exits.FAILED
     return _tell(taken, with_stacks=with_stacks)
+
+
+def _tell_silent(card: RunCard, *, with_stacks: bool) -> int:
+    """Of a controller that does not answer."""
+    if process_state(card.pid) == "T":
+        print(f"stuck: the controller (pid {card.pid}) is stopped; `kill -CONT {card.pid}`")
+        return exits.FAILED
+    print(f"stuck: the loop of the controller (pid {card.pid}) does not answer")
+    if with_stacks:
+        print(stacks_of(card.pid, card.run_dir / "logs" / "controller.err"))
+    return exits.FAILED
 
 
 def _tell(taken: Capture, *, with_stacks: bool) -> int:
@@ -82,7 +95,7 @@ def _healthy(taken: Capture) -> str:
 
 def _print_report(taken: Capture) -> None:
     """The last minute in words: stages, devices, credits, plan."""
-    print("\nthe last minute:")
+    print("\nits last minute:" if "failure" in taken.status else "\nthe last minute:")
     told = [story(taken), *wait_words(stages_of(taken, recent=True))]
     told += [str(device) for device in device_reports(taken)]
     told.append(credit_words(taken.status.get("credits", {})))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
 
 import rlinf_async
 from rlinf_async.cli import exits
-from rlinf_async.errors import BadInput, nearest
+from rlinf_async.errors import BadInput, PeerGone, PeerTimeout, nearest
 
 COMMANDS = {
     "run": ("rlinf_async.cli.run", "train what a script describes"),
@@ -31,6 +32,13 @@ def main(arguments: Sequence[str]) -> int:
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)
         return exits.BAD_INPUT
+    except (PeerGone, PeerTimeout) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return exits.FAILED
+    except BrokenPipeError:
+        # Whoever read has had enough (`| head`); what is left in the buffer goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.SIGNAL_BASE + signal.SIGPIPE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return exits.SIGNAL_BASE + signal.SIGINT

@@ -102,7 +102,7 @@ async def _session(
                 for task in endless:
                     task.cancel()
         except BaseException as error:
-            await _keep_flight(trace, error)
+            await _keep_flight(trace, error, interruption.number)
             if interruption.number is not None:
                 raise Interrupted(interruption.number) from error
             raise
@@ -111,14 +111,17 @@ async def _session(
             watched.close()
 
 
-async def _keep_flight(trace: TraceService, error: BaseException) -> None:
+async def _keep_flight(trace: TraceService, error: BaseException, number: int | None) -> None:
     """Write the last minute's trace beside what failed; not being able to is only logged."""
     cause = _first_of(error)
+    failure = f"{type(cause).__name__}: {cause}"
+    if number is not None:
+        failure = f"interrupted by {signal.Signals(number).name}"
     if isinstance(cause, BadInput):
         return
     try:
         async with deadline(FLIGHT_BUDGET_S, waiting_for="the flight record to be written"):
-            path = await asyncio.to_thread(trace.flight, f"{type(cause).__name__}: {cause}")
+            path = await asyncio.to_thread(trace.flight, failure)
         log.info("flight_recorded", file=str(path))
     except (OSError, PeerTimeout) as late:
         log.warning("flight_not_recorded", error=repr(late))

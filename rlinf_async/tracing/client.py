@@ -22,6 +22,7 @@ from rlinf_async.tracing import wire
 from rlinf_async.tracing.reading import Capture, RingReader, capture
 
 CONNECT_S = 2.0
+ENDED = "`diagnose` says how; `trace` reads the last minute of a run that failed"
 HISTORY = 600
 """Rows of the past that a viewer keeps."""
 
@@ -73,6 +74,8 @@ def find_run(given: str | None, parent: Path | None = None) -> RunCard:
     path = Path(given).expanduser().absolute()
     found = [card for card in cards if given in (card.id, str(card.pid)) or card.run_dir == path]
     found = found or [card for card in cards if card.id.startswith(given)]
+    if not found and (path / "run.json").is_file():
+        raise BadInput("run", f"{given} has ended", fix=ENDED)
     if len(found) != 1:
         what = f"{given!r} is no run that goes on" if not found else f"{given!r} may be several"
         raise BadInput("run", what, fix=nearest(given, [card.id for card in cards]) or fix)
@@ -142,7 +145,8 @@ class Viewer:
             except TimeoutError as cause:
                 raise PeerTimeout(
                     f"gave up after {limit_s:g} s waiting for the controller of {self.card.id} "
-                    f"(pid {self.card.pid}) to answer: its loop is stuck"
+                    f"(pid {self.card.pid}) to answer: its loop is stuck; `python -m rlinf_async "
+                    f"diagnose {self.card.id}` shows its stacks"
                 ) from cause
         if self.ended:
             raise BadInput("run", f"{self.card.id} has ended")

@@ -67,7 +67,7 @@ def diagnose(capture: Capture, process_states: Mapping[int, str] | None = None) 
     if stuck:
         chain = waits_for_whom(stages, capture.status.get("streams", ()))
         found += [_with(each, chain) for each in _once(stuck)]
-    else:
+    elif not found:
         found += _slow(capture, stages_of(capture, recent=True))
     return [*found, *_sick(capture)]
 
@@ -202,7 +202,9 @@ def _slow(capture: Capture, stages: Mapping[str, Stage]) -> Iterator[Finding]:
         return
     who, ratio = bound_by(stages)
     # On shared cores the phases take turns: collecting for long is no fault then, it is the work.
-    overlapping = capture.run.get("mode") in ("disaggregated", "hybrid", "auto")
+    mode = capture.status["status"].get("plan") or capture.run.get("mode") or ""
+    overlapping = mode.split()[0:1] in (["disaggregated"], ["hybrid"])
+    overlapping = overlapping and capture.status.get("max_lag", 0) > 0
     if ratio >= IMBALANCE and (who == "the learner" or overlapping):
         idle = "collecting" if who == "the learner" else "the learner"
         yield Finding(

@@ -6,10 +6,12 @@ import os
 import signal
 from pathlib import Path
 
+import orjson
 import pytest
 
 from rlinf_async.cli import diagnose
 from rlinf_async.errors import BadInput
+from rlinf_async.tracing.client import find_run
 from tests.conftest import EXAMPLE
 from tests.tracing.test_service import SMALL
 
@@ -59,3 +61,34 @@ def test_unknown_arguments_and_runs_are_refused():
         diagnose.command(["--loud"])
     with pytest.raises(BadInput, match="no run that goes on"):
         diagnose.command(["nothing-of-that-name"])
+
+
+def ended(folder: Path, *log: dict[str, object]) -> Path:
+    """A run folder as a run leaves it."""
+    (folder / "logs").mkdir()
+    (folder / "run.json").write_text("{}")
+    rows = [{"iteration": 1, "time_s": 61.0, "env_steps": 2048, "return_mean": 7.25}]
+    for name, lines in (("metrics.jsonl", rows), ("logs/controller.jsonl", log)):
+        (folder / name).write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "said"),
+    [
+        ({"exit_code": 0}, 0, "finished: 1 iteration in 1:01, 2,048 environment steps"),
+        ({"exit_code": 130, "error": "Interrupted(2)"}, 1, "failed: Interrupted(2), after 1 iter"),
+    ],
+)
+def test_how_a_run_ended_is_read_from_its_folder(tmp_path, capsys, log, code, said):
+    folder = ended(tmp_path, {"event": "run_ended", **log})
+    assert diagnose.command([str(folder)]) == code
+    assert capsys.readouterr().out.startswith(said)
+
+
+def test_a_controller_that_was_killed_left_no_word_and_only_diagnose_looks_at_it(tmp_path, capsys):
+    folder = ended(tmp_path, {"event": "plan"})
+    assert diagnose.command([str(folder)]) == 1
+    assert "ended without a word" in capsys.readouterr().out
+    with pytest.raises(BadInput, match="has ended; `diagnose` says how"):
+        find_run(str(folder))

@@ -148,6 +148,11 @@ def test_the_learner_or_the_rollouts_bound_a_run_that_is_out_of_balance():
     }
     taken = run(controller=slow_rollouts, accounts=accounts)
     assert kinds(taken) == []  # phases that take turns are no fault
+    taken.status["status"]["plan"] = "hybrid (held)"
+    assert kinds(taken) == [("slow", "rollout")]
+    taken.status.update(max_lag=0)  # nothing overlaps then
+    taken.status["status"]["lag"] = [0, 0, 0]
+    assert kinds(taken) == []
     assert bound_by(stages_of(taken)) == ("the simulator", pytest.approx(5.0))
     assert kinds(run(controller=slow_learner, status={"iteration": 1})) == []
 

@@ -134,6 +134,24 @@ def test_a_viewer_that_says_what_nobody_asked_for_is_shown_out(tmp_path):
         run_test(test)
 
 
+def test_only_the_owner_of_the_run_is_let_in(tmp_path, monkeypatch):
+    async def test(service, run) -> None:
+        folder = run.runtime_folder.path
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert (folder / wire.SOCKET).stat().st_mode & 0o777 == 0o600
+        # Whoever gets as far as the socket nevertheless is asked who he is.
+        monkeypatch.setattr(wire.os, "getuid", lambda: os.geteuid() + 1)
+        stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with stranger:
+            stranger.connect(str(folder / wire.SOCKET))
+            stranger.settimeout(5.0)
+            assert await asyncio.to_thread(stranger.recv, wire.PACKET_BYTES) == b""
+        assert service._viewers == []
+
+    with served(tmp_path) as run_test:
+        run_test(test)
+
+
 def test_only_a_run_that_lives_is_found(tmp_path):
     folder = RuntimeFolder.create()
     card = {
@@ -178,7 +196,7 @@ def test_a_real_run_is_listed_traced_and_its_last_minute_kept(
     assert run.finish(10) == 143
     flight = Capture.load(run.run_dir / "flight.bin")
     assert [each.process for each in flight.processes] == ["controller", "host-0", "train"]
-    assert flight.status["failure"].startswith("CancelledError")
+    assert flight.status["failure"].startswith("interrupted by SIGTERM")
     paths = segment_paths(flight)
     trained = [path for path in paths if "train" in path.stations]
     assert len(trained) >= 12
