@@ -160,7 +160,18 @@ def critics(parameters: dict[str, Tensor], x_ND: Tensor, layers: int, *, norm: b
             x = normalise_layer(x, x.shape[-1:])
             x = torch.addcmul(parameters[f"{name}.shift"], x, parameters[f"{name}.scale"])
         x = torch.relu_(x)
-    return torch.baddbmm(parameters["output.bias"], x, parameters["output.weight"]).squeeze(-1)
+    return heads(x, parameters)
+
+
+def heads(x_ENH: Tensor, parameters: dict[str, Tensor]) -> Tensor:
+    """Values [E, N] from the last hidden layer.
+
+    Products of a matrix and a vector, one for each critic: the batched product takes many times
+    longer for a single column.
+    """
+    weights, biases = parameters["output.weight"].squeeze(-1), parameters["output.bias"]
+    parts = zip(biases.reshape(-1, 1).unbind(), x_ENH.unbind(), weights.unbind(), strict=True)
+    return torch.stack([torch.addmv(bias, x, weight) for bias, x, weight in parts])
 
 
 class BatchNormCritics:
@@ -190,7 +201,7 @@ class BatchNormCritics:
             name = f"hidden.{index}"
             x = torch.baddbmm(parameters[f"{name}.bias"], x, parameters[f"{name}.weight"])
             x = self._normalised(index + 1, name, parameters, torch.relu_(x), training)
-        return torch.baddbmm(parameters["output.bias"], x, parameters["output.weight"]).squeeze(-1)
+        return heads(x, parameters)
 
     def _normalised(
         self, layer: int, name: str, parameters: dict[str, Tensor], x: Tensor, training: bool
