@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from types import CodeType
 from typing import Any
 
-TASK_ROWS = 60
+TASK_ROWS = 40
 """Tasks that wait in the same place are one row; what is beyond is left out."""
 INNERMOST = 8
 """What is told of each chain."""

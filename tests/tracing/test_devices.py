@@ -84,7 +84,8 @@ def _segments(machine: Machine, batch: int, collect_ms: int) -> None:
 
 def taken(machine: Machine, **status: object):
     now = {"iteration": 5, "losses": {}}
-    return machine.capture(hosts=list(HOSTS), max_lag=0, status=now, credits=CREDITS, **status)
+    hosts = [dict(each) for each in HOSTS]
+    return machine.capture(hosts=hosts, max_lag=0, status=now, credits=CREDITS, **status)
 
 
 def test_a_device_is_charged_with_who_works_on_it_and_what_its_bubbles_wait_for():
@@ -162,6 +163,13 @@ def test_the_gain_of_a_lag_comes_from_the_batches_that_were_recorded():
     assert gains[1] == pytest.approx(10 * 1.0 / (10 * 0.6 + 0.4), abs=0.01)
     assert gain_words(gains) == "expected gain of K=1: 1.6x"
     assert expected_gains(taken(turns(2))) == {}
+    # On one core that is at work all the time nothing is to be gained.
+    shared = taken(turns(10))
+    for each in shared.status["hosts"]:
+        each["cores"] = [0]
+    assert expected_gains(shared)[1] == pytest.approx(1.0, abs=0.01)
+    shared.run["mode"] = "serial"
+    assert expected_gains(shared) == {}
     assert gain_words({1: 1.01, 2: 1.02}) == "more lag would gain little"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import orjson
@@ -124,6 +125,27 @@ def test_a_stage_that_waits_still_is_shown_waiting():
     controller.tell(orjson.dumps({"stages": controller.stage_accounts()}))
     (row,) = timeline(machine.capture(), until_ns=machine.clock.now_ns(), seconds=1.0, width=4)
     assert [what for what, _ in row.cells] == ["working", "working", "input", "input"]
+
+
+def test_in_serial_mode_the_thread_that_works_for_calls_is_shown_below_the_stages():
+    machine = Machine()
+    controller = machine.process("controller")
+    controller.stage("train")
+    controller.stage("train@serial")
+
+    def work() -> None:
+        machine.span("controller", "train.train", 600)
+
+    with controller.span("train"):
+        thread = threading.Thread(target=work, name="work-serial")
+        thread.start()
+        thread.join()
+        machine.clock.tick_ns(400_000_000)
+    controller.tell(orjson.dumps({"stages": controller.stage_accounts()}))
+    until_ns = machine.clock.now_ns()
+    rows = timeline(machine.capture(), until_ns=until_ns, seconds=1.0, width=5)
+    assert [row.label for row in rows] == ["train", "work-serial"]
+    assert [what for what, _ in rows[1].cells] == [*["train.train"] * 3, "", ""]
 
 
 def test_sums_name_what_took_the_most_time():

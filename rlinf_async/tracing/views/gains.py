@@ -5,7 +5,8 @@ With w_h(n) the time that host h worked for batch n, t(n) the time of its traini
     begin of h on n  H_h(n) = max(end of h on n-1, T(n-K-1))     version n-K is live
     end of training  T(n)   = max(T(n-1), max over h of the end of h on n) + t(n)
 
-which is the pipeline's own rule with exact lag, phases on devices of their own.
+which is the pipeline's own rule with exact lag, phases on devices of their own. No plan can do
+more than keep every core at work: where they are for a part u of the time, no gain is above 1/u.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlinf_async.tracing.account import CONTROLLER
+from rlinf_async.tracing.devices import device_reports
 from rlinf_async.tracing.reading import Capture, ProcessTrace
 from rlinf_async.tracing.recorder import CELLS
 
@@ -51,14 +53,21 @@ def expected_gains(capture: Capture) -> dict[int, float]:
     """Lag -> how many times faster than with the present one; empty where too little is known.
 
     Phases that take turns on the same cores overlap as little with any lag: what is said of them
-    holds for cores of their own.
+    holds for a mode in which they need not. In serial mode there is no such gain.
     """
     now = capture.status.get("max_lag")
     batches = batch_times(capture)
-    if now is None or len(batches) < FEWEST:
+    if now is None or len(batches) < FEWEST or capture.run.get("mode") == "serial":
         return {}
-    before_s = replay_s(batches, now)
-    return {lag: before_s / replay_s(batches, lag) for lag in LAGS if lag > now}
+    before_s, most = replay_s(batches, now), _most(capture)
+    return {lag: min(before_s / replay_s(batches, lag), most) for lag in LAGS if lag > now}
+
+
+def _most(capture: Capture) -> float:
+    """The gain if every core were at work all the time."""
+    devices = device_reports(capture)
+    work = sum(each.busy_share * len(each.cores) for each in devices)
+    return sum(len(each.cores) for each in devices) / work if work > 0 else float("inf")
 
 
 def gain_words(gains: Mapping[int, float]) -> str:

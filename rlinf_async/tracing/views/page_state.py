@@ -20,6 +20,8 @@ from rlinf_async.tracing.views.story import plans_of, story
 PLANS = 20
 LOG_LINES = 12
 INSTANTS = 200
+HOST = "@"
+"""In the name of a stage that a host does."""
 
 
 def page_state(capture: Capture) -> dict[str, Any]:
@@ -92,6 +94,8 @@ def _stage_rows(trace: ProcessTrace, taken_ns: int) -> Iterator[dict[str, Any]]:
     waits = stage_waits(trace)
     accounts = trace.state.get("stages", {}) if trace.process == CONTROLLER else {}
     for stage in sorted({*waits, *accounts}):
+        if stage not in waits and HOST in stage:
+            continue  # in serial mode: its thread says the same
         found, account = waits.get(stage, []), accounts.get(stage)
         if account is not None and account["state"] != "working":
             # The present wait is not recorded yet, unless it has ended since.

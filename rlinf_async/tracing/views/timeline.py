@@ -44,16 +44,19 @@ def _rows(trace: ProcessTrace, since_ns: int, until_ns: int, width: int) -> Iter
     grid = _Grid(since_ns, until_ns, width * PARTS)
     if trace.process == CONTROLLER:
         for stage, account in sorted(trace.state.get("stages", {}).items()):
+            if "@" in stage:
+                continue  # in serial mode: the thread that works for calls says the same
             cells = _stage_cells(trace, stage, account, grid, width)
             busy = sum(part for what, part in cells if what == WORKING) / width
             yield Row(process=trace.process, label=stage, is_stage=True, cells=cells, busy=busy)
-        # Its loop's spans are calls that wait for hosts: the stages say the same more plainly.
-        return
-    if not trace.threads:
+    elif not trace.threads:
         yield Row(
             process=trace.process, label="", is_stage=False, cells=[("", 0.0)] * width, busy=0.0
         )
     for thread, name in enumerate(trace.threads):
+        if trace.process == CONTROLLER and not name.startswith("work-"):
+            # Its loop's spans are calls that wait for hosts: the stages say the same more plainly.
+            continue
         cells = _thread_cells(trace, thread, name, grid, width)
         busy = sum(part for _, part in cells) / width
         label = name.removesuffix(f"-{trace.process}")

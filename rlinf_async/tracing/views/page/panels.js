@@ -39,7 +39,7 @@ function head(state) {
     tile("lag, least / mean / most", `${s.lag[0]} / ${s.lag[1].toFixed(1)} / ${s.lag[2]} of ${state.max_lag}`),
     tile("rows free", c.rows === undefined ? "–" : `${c.rows_free} of ${c.rows}`),
     tile("loop late", s.loop_lag_ms.toFixed(0) + " ms", h.map(r => r[3]), "#ffa657", s.loop_lag_ms > 250),
-    tile("memory of the hosts", mib(memory), h.map(r => r[4]), "#5aa9ff"),
+    tile("memory of the hosts", memory ? mib(memory) : "–", h.map(r => r[4]), "#5aa9ff"),
     tile("packets dropped for viewers", whole(state.dropped)));
 }
 function tellStages(state) {
