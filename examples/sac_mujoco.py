@@ -32,6 +32,8 @@ class Config:
     """Steps with random actions before the first update."""
     capacity: int = 1_000_000
     """Steps that are remembered."""
+    save_replay: bool = False
+    """Keep what is remembered in the checkpoint; with --init-from, begin with it."""
     n_step: int = 1
     """Rewards added up before a target bootstraps."""
     prioritised: float | None = None
@@ -58,7 +60,12 @@ async def main(run: Run, cfg: Config) -> None:
     policy = run.policy(SquashedGaussian, envs.spaces, hidden=cfg.hidden)
     steps = cfg.env_count * cfg.horizon
     algorithm = SAC(gamma=cfg.gamma, hidden=cfg.hidden, critics=cfg.critics, subset=cfg.subset)
-    replay = Replay(capacity=cfg.capacity, n_step=cfg.n_step, prioritised=cfg.prioritised)
+    replay = Replay(
+        capacity=cfg.capacity,
+        n_step=cfg.n_step,
+        prioritised=cfg.prioritised,
+        saved=cfg.save_replay,
+    )
     optimizer = Adam(learning_rate=cfg.learning_rate, max_grad_norm=None, eps=1e-8)
 
     async with run.pipeline(max_lag=cfg.max_lag, iterations=cfg.iterations) as pipe:

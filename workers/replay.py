@@ -16,6 +16,8 @@ from rlinf_async.execution.references import rebuild
 from rlinf_async.execution.spaces import Spaces
 from rlinf_async.execution.worker import Worker, WorkerContext
 
+FILE = "replay.npz"
+"""Of a checkpoint, where it holds what is remembered."""
 SMALLEST_RING = 4
 """Entries of a slot's ring below which nothing could ever be sampled."""
 
@@ -34,7 +36,7 @@ class ReplayWorker(Worker):
         if not isinstance(record, Replay):
             raise BadInput("pipe.update", "replay", expected="Replay(...)", got=repr(record))
         parsed = Spaces.from_json(spaces)
-        self.n_step = record.n_step
+        self.n_step, self.saved = record.n_step, record.saved
         length = max(SMALLEST_RING, math.ceil(record.capacity / slots))
         fields = store_fields(parsed, slots=slots, length=length if record.online else 2)
         self._pool = RowPool.create("replay", fields, 1)
@@ -58,13 +60,16 @@ class ReplayWorker(Worker):
             "pool": self._pool.descriptor.to_json(),
         }
 
-    def save(self, path: str) -> None:
-        """Write all that is remembered, priorities included."""
-        self.memory.save(Path(path))
+    def save(self, folder: Path) -> None:
+        """Write all that is remembered, priorities included, into a checkpoint's folder."""
+        self.memory.save(folder / FILE)
 
-    def restore(self, path: str) -> None:
-        """The inverse of `save`."""
-        self.memory.restore(Path(path))
+    def restore(self, folder: Path) -> bool:
+        """The inverse of `save`; False where the checkpoint holds no replay."""
+        if not (folder / FILE).exists():
+            return False
+        self.memory.restore(folder / FILE)
+        return True
 
     def close(self) -> None:
         """Let go of the memory."""

@@ -58,8 +58,9 @@ class TrainWorker(Worker):
             policy, seed=(run_seed, INITIAL_STREAM)
         )
         self._statistics = Statistics.initial(self._spaces)
-        if init_from is not None:
-            self._start_from(Path(init_from))
+        self._init_from = None if init_from is None else Path(init_from)
+        if self._init_from is not None:
+            self._start_from(self._init_from)
         self._learner: Learner | None = None
         self._scaler: ReturnScaler | None = None
         self._scales: dict[int, float] = {}
@@ -150,6 +151,11 @@ class TrainWorker(Worker):
             seed=self._run_seed,
         )
         self._learner.load(self._initial)
+        if self._init_from is not None and replay.saved:
+            found = replay.restore(self._init_from)
+            log.info(
+                "replay_restored" if found else "no_replay_in_checkpoint", steps=len(replay.memory)
+            )
         self._gamma = record.gamma
         return {"name": self._learner.name, "reason": self._learner.reason}
 
@@ -207,6 +213,7 @@ class TrainWorker(Worker):
     def save(self, folder: str, manifest: dict[str, Any], policy: dict[str, Any]) -> None:
         """Write a checkpoint of the newest version."""
         parameters = self._initial if self._learner is None else self._learner.parameters
+        replay: Any = self.context.sibling("replay")
         optimizer = {} if self._learner is None else dict(self._learner.state())
         if self._scaler is not None:
             optimizer["return_scaler/running"] = self._scaler.running
@@ -218,6 +225,7 @@ class TrainWorker(Worker):
             policy=policy,
             manifest=manifest,
             optimizer=optimizer,
+            also=replay.save if replay is not None and replay.saved else None,
         )
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,13 +56,15 @@ def write_checkpoint(
     policy: Mapping[str, Any],
     manifest: Mapping[str, Any],
     optimizer: Arrays,
+    also: Callable[[Path], None] | None = None,
 ) -> None:
     """Write a checkpoint beside `folder`, then put it there in one step.
 
     parameters: float32 [P], P = sum of the sizes of `parameter_shapes`. `policy` and `manifest`
-    must be what orjson can write. A crash at any time leaves the old checkpoint or the new one at
-    `folder`, never a mixture. Raises BadInput if something else than a checkpoint is there.
-    Blocks on fsync: from a coroutine use `asyncio.to_thread`.
+    must be what orjson can write. `also` writes more files into the folder that it is given. A
+    crash at any time leaves the old checkpoint or the new one at `folder`, never a mixture. Raises
+    BadInput if something else than a checkpoint is there. Blocks on fsync: from a coroutine use
+    `asyncio.to_thread`.
     """
     _check_target(folder)
     tensors = {
@@ -77,6 +79,8 @@ def write_checkpoint(
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700)
     try:
+        if also is not None:
+            also(draft)
         _fill(draft, tensors, documents)
         _put(draft, folder)
     finally:

@@ -1,5 +1,7 @@
 """Off-policy runs: the same bits in every mode, and a checkpoint that acts."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -22,12 +24,16 @@ SMALL = (
 
 @pytest.mark.parametrize("max_lag", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_every_mode_learns_the_same_bits(launch, max_lag):
-    case = ("--max-lag", str(max_lag), "--prioritised", "0.6")
-    found = []
+    case = ("--max-lag", str(max_lag), "--prioritised", "0.6", "--save-replay")
+    found, remembered = [], []
     for mode in (("serial",), ("disaggregated", "--hosts", "1")):
         run = launch(SAC, *SMALL, *case, "--mode", *mode)
         assert run.finish() == 0, run.stderr
         found.append(read_checkpoint(run.run_dir / "checkpoint"))
+        with np.load(run.run_dir / "checkpoint" / "replay.npz") as arrays:
+            remembered.append({name: values.tobytes() for name, values in arrays.items()})
+    assert remembered[0] == remembered[1]
+    assert begins_with_steps(launch, run.run_dir / "checkpoint", case) > 4 * 8
     assert found[0].parameters.tobytes() == found[1].parameters.tobytes()
     assert found[0].parameters[-1] == 0.0
     assert {"actor/adam/mean", "critics/parameters", "critics/target"} <= set(found[0].optimizer)
@@ -38,6 +44,14 @@ def test_every_mode_learns_the_same_bits(launch, max_lag):
     assert action.shape == (5, 1)
     assert (np.abs(action) <= 3.0).all()
     assert not np.array_equal(action, policy.act(np.zeros((5, 4)), deterministic=False))
+
+
+def begins_with_steps(launch, checkpoint, case) -> float:
+    """Steps in the replay after the first batch of a run that begins with `checkpoint`."""
+    again = ("--mode", "serial", "--iterations", "1", "--init-from", str(checkpoint))
+    run = launch(SAC, *SMALL, *case, *again)
+    assert run.finish() == 0, run.stderr
+    return json.loads((run.run_dir / "metrics.jsonl").read_text())["train/replay_steps"]
 
 
 def test_a_replay_that_does_not_fit_is_refused_with_its_size(launch):

@@ -46,6 +46,9 @@ class Replay:
     demonstrations: Demonstrations | None = None
     online: bool = True
     """Whether collected steps are stored; False learns from the demonstrations alone."""
+    saved: bool = False
+    """Whether the final checkpoint holds all that is remembered. A run that begins with such a
+    checkpoint (`--init-from`) and has `saved` too begins with what it remembers."""
 
     def __post_init__(self) -> None:
         for name in ("capacity", "n_step"):
@@ -60,6 +63,8 @@ class Replay:
             raise BadInput("Replay", "online=False needs demonstrations")
         if not self.online and self.prioritised is not None:
             raise BadInput("Replay", "priorities are of collected steps, which are not stored")
+        if not self.online and self.saved:
+            raise BadInput("Replay", "saved keeps collected steps, which are not stored")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
